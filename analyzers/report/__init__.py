@@ -1,0 +1,1 @@
+"""Turns values into terminal tables, pages and files."""

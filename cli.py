@@ -1,0 +1,124 @@
+"""The `stepscope` command: the root group, loading each package's commands on use, and what spans packages."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from traces.errors import StepscopeError
+
+# command: (module, attribute, one line for --help). Listed here so that `--help` imports no package.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "profile": ("profiler.commands", "profile", "Start an engine, run a workload, record it, say where the time went."),
+    "ingest": ("traces.commands", "ingest", "Read trace files or a run directory into a database."),
+    "summary": ("analyzers.commands", "summary", "Where the time went, in one table."),
+    "steps": ("analyzers.commands", "steps", "Engine steps with kind, phases and tokens."),
+    "phases": ("analyzers.commands", "phases", "Time and cost of prefill and decode."),
+    "kernels": ("analyzers.commands", "kernels", "Device time by kernel, category, operator or step kind."),
+    "requests": ("analyzers.commands", "requests", "Requests, and what made the slow ones slow."),
+    "health": ("analyzers.commands", "health", "What the recording can and cannot carry."),
+    "analyze": ("analyzers.commands", "analyze", "Compute everything that is derived again."),
+    "query": ("traces.commands", "query", "Run SQL against a run database."),
+    "info": ("traces.commands", "info", "Runs, files and tables of a database."),
+    "doctor": ("profiler.commands", "doctor", "Check engine, GPU, sensors and disk, with remedies."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+class Composition:
+    """What spans packages, handed to commands as `ctx.obj`: presets, and what follows a capture or an ingest."""
+
+    def resolve_model(self, name: str) -> dict[str, Any] | None:
+        """The configuration of a built-in preset; None where `name` is none (a path or hub id)."""
+        from analyzers.presets import preset
+
+        return preset(name)
+
+    def preset_names(self) -> list[str]:
+        """Names of the built-in presets."""
+        from analyzers.presets import preset_names
+
+        return preset_names()
+
+    def analysis(self) -> Any:
+        """The analysis that follows linking, as `ingest` takes it."""
+        from analyzers.pipeline import analyze
+
+        return analyze
+
+    def finish(self, run_dir: Any, *, as_json: bool, quiet: bool) -> None:
+        """Ingest a run directory and print its summary."""
+        from analyzers.commands import print_summary
+        from traces.commands import ingest_paths
+
+        target = run_dir / "run.duckdb"
+        ingest_paths([str(run_dir)], target, finish=self.analysis(), quiet=quiet)
+        print_summary(str(target), as_json=as_json)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="stepscope", message="%(prog)s %(version)s")
+@click.pass_context
+def stepscope(ctx: click.Context) -> None:
+    """Where the time of a vLLM or SGLang server goes: per phase, step, kernel and request."""
+    ctx.obj = Composition()
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Console entry: the one place where a user's mistake becomes `error:` and `hint:` lines and an exit code."""
+    try:
+        result = stepscope.main(args=arguments, prog_name="stepscope", standalone_mode=False)
+    except StepscopeError as error:
+        _complain(error.message, error.hint)
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.UsageError as error:
+        usage = f"see `{error.ctx.command_path} --help`" if error.ctx else ""
+        _complain(error.format_message(), usage)
+        sys.exit(2)
+    except click.ClickException as error:
+        _complain(error.format_message(), "")
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _complain("interrupted", "")
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def _complain(message: str, hint: str) -> None:
+    click.echo(f"error: {_printable(message)}", err=True)
+    if hint:
+        click.echo(f"hint: {_printable(hint)}", err=True)
+
+
+def _printable(text: str) -> str:
+    """Control characters made visible: a message may quote a file."""
+    return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
+
+
+if __name__ == "__main__":
+    main()

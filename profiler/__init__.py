@@ -1,0 +1,1 @@
+"""Makes run directories: starts an engine, drives a workload, captures traces."""

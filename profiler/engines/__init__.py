@@ -1,0 +1,1 @@
+"""Command lines and readiness of the engines; pure functions."""

@@ -1,0 +1,177 @@
+"""The stages of a run while the engine lives: ready, warm-up, control, profiled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from profiler.capture import Capture, trace_files, wait_for_orphan
+from profiler.config import ProfileConfig
+from profiler.engines.base import Engine, Launch
+from profiler.facts import RunFacts
+from profiler.process import EngineProcess, describe_exit
+from profiler.progress import Observer
+from profiler.rundir import RunDir
+from profiler.server import Server
+from traces.errors import EngineFailed
+from traces.manifest import PassRecord
+
+if TYPE_CHECKING:
+    from profiler.client import PassResult, Progress
+    from profiler.workloads.request import Plan
+
+POLL_S = 0.2
+EXIT_WAIT_S = 10.0  # from a server that stopped answering to its exit
+ORPHAN_WAIT_S = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Stages:
+    """Runs them in order; what they find goes into `facts`."""
+
+    config: ProfileConfig
+    engine: Engine
+    launch: Launch
+    run_dir: RunDir
+    process: EngineProcess
+    facts: RunFacts
+    observer: Observer
+    served: bool = False  # the server has been ready
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self, plan_warmup: Plan, plan: Plan) -> None:
+        """Raises EngineFailed; `facts.failure` is set where the run went through but has no recording."""
+        async with Server(f"http://{self.launch.host}:{self.launch.port}") as server:
+            await self._start(server)
+            watcher = asyncio.create_task(self._watch())
+            try:
+                await self._pass(server, "warmup", plan_warmup)
+                if self.config.control or not self.config.trace:
+                    await self._pass(server, "control", plan)
+                if self.config.trace:
+                    await self._profiled(server, plan)
+            finally:
+                watcher.cancel()
+
+    async def _start(self, server: Server) -> None:
+        self.observer.stage("start engine", " ".join(self.process.argv[1:4]))
+        self.process.start()
+        await self.process.wait_ready(
+            lambda: server.answers(self.engine.ready_path),
+            timeout_s=self.config.ready_timeout_s,
+            progress=self.observer.progress,
+        )
+        self.served = True
+
+    async def _watch(self) -> None:
+        """Set the stop event when the server exits."""
+        while self.process.exit_code() is None:
+            await asyncio.sleep(POLL_S)
+        self._stop.set()
+
+    async def _pass(self, server: Server, name: str, plan: Plan, *, under: str = "") -> None:
+        from profiler.client import run_plan
+
+        self.observer.stage(f"{name} pass", under)
+        await server.scrape(self.run_dir.metrics / f"{name}-before.prom")
+        result = await run_plan(
+            plan,
+            base_url=server.base_url,
+            model=self.launch.served_name,
+            pass_name=name,
+            cache_salt=f"{self.facts.run_id}-{name}",
+            out_path=self.run_dir.requests,
+            stop=self._stop,
+            observer=self._show,
+            request_timeout_s=self.config.request_timeout_s,
+        )
+        self._record(name, result)
+        await self._check(name, result)
+        await server.scrape(self.run_dir.metrics / f"{name}-after.prom")
+
+    def _show(self, progress: Progress) -> None:
+        text = f"{progress.finished}/{progress.total} requests, {progress.output_tokens} output tokens"
+        self.observer.progress(text + (f", {progress.failed} failed" if progress.failed else ""))
+
+    def _record(self, name: str, result: PassResult) -> None:
+        self.facts.passes.append(
+            PassRecord(
+                name=name, start_ns=result.start_ns, end_ns=result.end_ns, requests=result.requests,
+                failed=result.failed, output_tokens=result.output_tokens,
+                first_cached_tokens=result.first_cached_tokens,
+            )
+        )  # fmt: skip
+        if result.first_cached_tokens:
+            self._warn(f"the first request of the {name} pass found {result.first_cached_tokens} tokens in the cache")
+        if result.failed:
+            self._warn(f"{result.failed} of {result.requests} requests of the {name} pass failed: {result.first_error}")
+
+    async def _check(self, name: str, result: PassResult) -> None:
+        """Raises EngineFailed where the engine is gone, or the pass brought nothing."""
+        if result.server_gone:
+            await self._exit_within(EXIT_WAIT_S)
+        code = self.process.exit_code()
+        if code is not None:
+            raise EngineFailed(f"the engine died during the {name} pass ({describe_exit(code)})", hint=self._log_hint())
+        if result.server_gone:
+            raise EngineFailed(f"the server stopped answering during the {name} pass", hint=self._log_hint())
+        if result.requests and result.failed == result.requests:
+            raise EngineFailed(f"every request of the {name} pass failed: {result.first_error}", hint=self._log_hint())
+
+    async def _profiled(self, server: Server, plan: Plan) -> None:
+        window = self.config.window.for_device(self.launch.device_kind)
+        capture = Capture(self.config, self.engine, self.launch, server, window)
+        await capture.start()
+        load = asyncio.create_task(self._pass(server, "profiled", plan, under=f"window {window}"))
+        try:
+            await self._bounded(capture, load)
+        except EngineFailed:
+            self._stop.set()
+            await self._await_orphan()
+            raise
+        finally:
+            load.cancel()  # a no-op once it is done
+            with contextlib.suppress(asyncio.CancelledError, EngineFailed):
+                await load
+            self.facts.capture = await capture.marked_window()
+        if not trace_files(self.run_dir.trace):
+            self.facts.failure = "the engine's profiler wrote nothing"
+
+    async def _bounded(self, capture: Capture, load: asyncio.Task[None]) -> None:
+        """Stop recording when the window is full or the load is over, whichever comes first."""
+        full = asyncio.create_task(capture.full())
+        try:
+            await asyncio.wait([load, full], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            full.cancel()
+        if load.done():
+            load.result()
+            self.observer.stage("stop profiler", f"{capture.steps()} steps")
+        else:
+            self.observer.note(f"window is full after {capture.steps()} steps: the engine pauses while it writes them")
+        await capture.stop()
+        await load
+
+    async def _await_orphan(self) -> None:
+        """A worker that outlived its engine finishes writing what it recorded."""
+        if await self._exit_within(EXIT_WAIT_S):
+            self.observer.progress("waiting for what its worker still writes")
+            await wait_for_orphan(self.run_dir.trace, timeout_s=ORPHAN_WAIT_S)
+
+    async def _exit_within(self, seconds: float) -> bool:
+        """Whether the server has exited, or does so soon."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.process.exit_code() is None:
+                    await asyncio.sleep(POLL_S)
+        return self.process.exit_code() is not None
+
+    def _warn(self, text: str) -> None:
+        self.facts.warnings.append(text)
+        self.observer.note(text)
+
+    def _log_hint(self) -> str:
+        known = self.engine.diagnose(self.process.log_tail(400))
+        return known or f"see {self.run_dir.log}"

@@ -1,0 +1,1 @@
+"""Seeded workloads: pure functions from a specification to a plan."""

@@ -1,0 +1,128 @@
+"""From a specification such as `agent:sessions=4,turns=5` and a seed to a plan; a plan to `plan.jsonl` and back.
+
+Everything here is pure: the same specification and seed give the same bytes on every machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from profiler.workloads.agent import AgentWorkload
+from profiler.workloads.batch import BatchWorkload
+from profiler.workloads.chat import ChatWorkload
+from profiler.workloads.options import canonical, parse_options
+from profiler.workloads.request import JsonObject, Plan, PlannedRequest
+from traces.errors import UnreadableInput, UsageProblem
+
+__all__ = ["WORKLOADS", "JsonObject", "Plan", "PlannedRequest", "Workload", "build_plan", "read_plan", "write_plan"]
+
+PLAN_VERSION = 1
+MAX_REQUESTS = 1_000_000
+# What a chat template may add: around the prompt as a whole, and for each message or tool definition.
+TEMPLATE_TOKENS = 32
+TEMPLATE_TOKENS_PER_MESSAGE = 8
+
+
+class Workload(Protocol):
+    """One kind of workload. `options` is an instance of `options_type`, a dataclass of `options.option` fields."""
+
+    name: ClassVar[str]
+    options_type: ClassVar[type[Any]]
+
+    def size(self, options: Any) -> int: ...
+
+    def context_tokens(self, options: Any) -> int: ...
+
+    def messages_per_prompt(self, options: Any) -> int: ...
+
+    def requests(self, options: Any, seed: int) -> Iterator[PlannedRequest]: ...
+
+
+WORKLOADS: tuple[Workload, ...] = (AgentWorkload(), BatchWorkload(), ChatWorkload())
+
+
+def build_plan(spec: str, seed: int, *, max_context_tokens: int) -> Plan:
+    """The plan of `spec`, in which no prompt with its output is longer than `max_context_tokens`.
+
+    Lengths are judged for the built-in tokenizer (one token per character), with an allowance for the chat template.
+    Raises UsageProblem for an unknown workload or option, a value out of bounds, and a plan that does not fit.
+    """
+    name, _, text = spec.strip().partition(":")
+    workload = next((item for item in WORKLOADS if item.name == name), None)
+    if workload is None:
+        known = ", ".join(item.name for item in WORKLOADS)
+        raise UsageProblem(f"unknown workload {name!r}; known: {known}", hint="for example --workload agent:sessions=4")
+    options = parse_options(name, workload.options_type, text)
+    if workload.size(options) > MAX_REQUESTS:
+        raise UsageProblem(
+            f"workload {name} would have {workload.size(options):,} requests, more than {MAX_REQUESTS:,}",
+            hint="ask for fewer sessions or turns",
+        )
+    messages = workload.messages_per_prompt(options)
+    template = TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE * messages if messages else 1
+    needed = workload.context_tokens(options) + template
+    if needed > max_context_tokens:
+        raise UsageProblem(
+            f"workload {name} needs up to {needed:,} tokens of context, the model has {max_context_tokens:,}",
+            hint=f"shorten it, for example {canonical(name, options)} with smaller lengths or fewer turns",
+        )
+    return Plan(spec=canonical(name, options), seed=seed, requests=tuple(workload.requests(options, seed)))
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write `plan` as JSON lines: a header, then one request per line. The file appears whole or not at all.
+
+    Raises UsageProblem where it cannot be written.
+    """
+    header = {"stepscope_plan": PLAN_VERSION, "spec": plan.spec, "seed": plan.seed, "requests": plan.n_requests}
+    scratch = path.with_name(path.name + ".part")
+    try:
+        with scratch.open("w", encoding="utf-8", newline="\n") as out:
+            out.write(_line(header))
+            for request in plan.requests:
+                out.write(_line(asdict(request)))
+        scratch.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink(missing_ok=True)
+        raise UsageProblem(
+            f"cannot write {path}: {error.strerror}", hint="free space, or give another --out"
+        ) from error
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in `path`. Raises UnreadableInput where it is missing, torn, or not a plan."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            header = json.loads(next(lines, ""))
+            if header["stepscope_plan"] > PLAN_VERSION:
+                raise UnreadableInput(f"{path} was written by a newer stepscope", hint="update stepscope")
+            requests = tuple(_request(json.loads(line)) for line in lines)
+            plan = Plan(spec=str(header["spec"]), seed=int(header["seed"]), requests=requests)
+    except OSError as error:
+        raise UnreadableInput(f"cannot read the plan {path}: {error.strerror}", hint="give a plan.jsonl") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableInput(f"{path} is not a plan: {error!r}", hint="was the file edited or cut off?") from error
+    if plan.n_requests != header.get("requests"):
+        raise UnreadableInput(
+            f"{path} holds {plan.n_requests} of {header.get('requests')} requests", hint="the file is cut off"
+        )
+    return plan
+
+
+def _line(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _request(raw: dict[str, Any]) -> PlannedRequest:
+    known = {item.name for item in fields(PlannedRequest)}
+    values = {key: value for key, value in raw.items() if key in known}
+    for key in ("messages", "tools", "prompt_token_ids"):
+        if values.get(key) is not None:
+            values[key] = tuple(values[key])
+    return PlannedRequest(**values)

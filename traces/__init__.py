@@ -1,0 +1,1 @@
+"""Readers of trace and log files, the DuckDB store, and the links from kernels to launches to steps."""

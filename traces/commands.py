@@ -1,0 +1,74 @@
+"""Commands on files and databases: ingest, query, info."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+def ingest_paths(
+    paths: Sequence[str], target: Path, *, finish: Any, quiet: bool, name: str | None = None, stacks: bool = False
+) -> Any:
+    """Ingest with progress on stderr; returns the IngestReport."""
+    from traces.ingest import IngestOptions, ingest_once
+    from traces.progress import IngestProgress
+
+    with IngestProgress(quiet=quiet) as progress:
+        options = IngestOptions(name=name, stacks=stacks, progress=progress.update, finish=finish)
+        report = ingest_once(paths, target, options)
+    if not quiet:
+        for line in progress.describe(report):
+            click.echo(line, err=True)
+    return report
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="Database to write or append to.")
+@click.option("--name", help="What to call the run.")
+@click.option("--stacks", is_flag=True, help="Keep every Python frame (three quarters of many files).")
+@click.option("--no-analyze", is_flag=True, help="Link only; fill derived tables later with `analyze`.")
+@click.option("--strict", is_flag=True, help="Exit 5 when health checks withhold a number.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+@click.pass_obj
+def ingest(
+    obj: Any, paths: tuple[str, ...], out: Path | None, name: str | None, stacks: bool, no_analyze: bool, strict: bool,
+    quiet: bool,
+) -> None:  # fmt: skip
+    """Read traces (torch profiler JSON, Nsight SQLite), a directory of ranks, or a run directory into a database."""
+    from traces.ingest import default_target
+    from traces.strict import refuse_withheld
+
+    target = out or default_target(paths)
+    finish = None if no_analyze else obj.analysis()
+    report = ingest_paths(paths, target, finish=finish, quiet=quiet, name=name, stacks=stacks)
+    click.echo(f"{target}#{report.run_id}")
+    if strict:
+        refuse_withheld(target, report.run_id)
+
+
+@click.command()
+@click.argument("run")
+@click.argument("sql")
+@click.option("--json", "as_json", is_flag=True, help="A JSON array of row objects.")
+@click.option("--csv", "as_csv", is_flag=True, help="CSV with a header line.")
+def query(run: str, sql: str, as_json: bool, as_csv: bool) -> None:
+    """Run SQL against RUN (a .duckdb file or run directory, `#run_id` behind it picks one of several)."""
+    from traces.query import run_query
+
+    form = "json" if as_json else "csv" if as_csv else "table"
+    run_query(run, sql, form, sys.stdout)
+
+
+@click.command()
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def info(run: str, as_json: bool) -> None:
+    """Runs, files and row counts of RUN."""
+    from traces.query import describe_database
+
+    describe_database(run, sys.stdout, as_json=as_json)

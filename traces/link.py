@@ -1,0 +1,125 @@
+"""Structure at ingest: staging rows → activities, launches, steps, requests of the data contract, by SQL only.
+
+Each `sql/link_*.sql` answers one question and says so in its header. Python decides which of them apply and parses the
+few distinct step labels; it never loops over events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+import duckdb
+import polars as pl
+
+from traces import labels
+from traces.readers.staging import LOG_TABLES
+from traces.store import named_sql
+
+_SQL_TYPES = {"uint32": "UINTEGER", "int64": "BIGINT", "string": "VARCHAR", "double": "DOUBLE", "bool": "BOOLEAN"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkContext:
+    """What linking knows beyond the staged rows. Window in ns on the run's clock; None: take it from the activities."""
+
+    run_id: str
+    window_start_ns: int | None = None
+    window_end_ns: int | None = None
+    passes: tuple[tuple[str, int], ...] = ()  # (name, start_ns)
+
+
+def create_stage(con: duckdb.DuckDBPyConnection) -> None:
+    """Create the staging tables in the attached database `stage`."""
+    con.execute(named_sql("stage_tables"))
+    for table, schema in LOG_TABLES.items():
+        columns = ", ".join(f'"{field.name}" {_SQL_TYPES[str(field.type)]}' for field in schema)
+        con.execute(f"CREATE TABLE stage.{table} ({columns})")
+
+
+def link(con: duckdb.DuckDBPyConnection, context: LinkContext) -> None:
+    """Fill kernels, launches, host_events, steps, gaps, devices, requests and the ledger tables of `context.run_id`."""
+    _set_variables(con, context)
+    _parse_labels(con)
+    cpu = _is_cpu_recording(con)
+    _run(con, "link_cpu_activities" if cpu else "link_activities")
+    _run(con, "quarantine")
+    _run(con, "link_launches", "link_labels")
+    _merge_labels(con)
+    _run(con, "link_steps", "link_ledger")
+    if not _count(con, "stage.step"):
+        _run(con, "link_ledger_only")
+    _run(
+        con,
+        "link_kernels",
+        "link_busy",
+        "link_store",
+        "link_step_rows",
+        "link_gaps",
+        "link_ledger_phases",
+        "link_requests",
+    )
+
+
+def _run(con: duckdb.DuckDBPyConnection, *names: str) -> None:
+    for name in names:
+        con.execute(named_sql(name))
+
+
+def _count(con: duckdb.DuckDBPyConnection, table: str) -> int:
+    row = con.execute(f"SELECT count(*) FROM {table}").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _set_variables(con: duckdb.DuckDBPyConnection, context: LinkContext) -> None:
+    con.execute("SET VARIABLE run_id = ?", [context.run_id])
+    con.execute("SET VARIABLE window_start = ?::BIGINT", [context.window_start_ns])
+    con.execute("SET VARIABLE window_end = ?::BIGINT", [context.window_end_ns])
+    con.execute("CREATE TABLE stage.passes (pass VARCHAR, start_ns BIGINT)")
+    if context.passes:
+        con.executemany("INSERT INTO stage.passes VALUES (?, ?)", [list(item) for item in context.passes])
+
+
+def _parse_labels(con: duckdb.DuckDBPyConnection) -> None:
+    """stage.label_name: which names are step labels; stage.label_form: form and detail of each distinct one."""
+    names = pl.DataFrame(
+        con.sql(
+            "SELECT DISTINCT t.src, t.id AS name, t.text AS label FROM stage.events AS e "
+            "JOIN stage.strings AS t ON t.src = e.src AND t.id = e.name WHERE e.cat = 13"
+        ).to_arrow_table()
+    )
+    texts = names["label"].unique(maintain_order=True).to_list()
+    parsed = [(text, label) for text in texts if (label := labels.parse(text)) is not None]
+    rows = [(text, label.form, label.known_fields) for text, label in parsed]
+    schema = {"label": pl.String, "form": pl.String, "detail": pl.Int64}
+    forms = pl.DataFrame(rows, schema=schema, orient="row")
+    _store_frame(con, "stage.label_name", names.join(forms.select("label"), on="label", how="semi"))
+    _store_frame(con, "stage.label_form", forms)
+
+
+def _merge_labels(con: duckdb.DuckDBPyConnection) -> None:
+    """stage.label: what the labels of a step say together; one row per distinct set of texts."""
+    sets = [row[0] for row in con.execute("SELECT DISTINCT labels FROM stage.label_event").fetchall()]
+    merged = [
+        reduce(labels.prefer, [label for text in texts if (label := labels.parse(text)) is not None]) for texts in sets
+    ]
+    data = labels.label_frame(merged).with_columns(pl.Series("labels", sets, dtype=pl.List(pl.String)))
+    _store_frame(con, "stage.label", data)
+
+
+def _store_frame(con: duckdb.DuckDBPyConnection, table: str, data: pl.DataFrame) -> None:
+    con.register("frame_to_store", data.to_arrow())
+    con.execute(f"CREATE TABLE {table} AS SELECT * FROM frame_to_store")
+    con.unregister("frame_to_store")
+
+
+def _is_cpu_recording(con: duckdb.DuckDBPyConnection) -> bool:
+    """No device, no device activity and no device call, but operators: the compute thread is the device."""
+    row = con.execute(
+        "SELECT count(*) FILTER (WHERE e.cat BETWEEN 1 AND 4 OR e.cat IN (11, 12)), count(*) FILTER (WHERE e.cat = 10) "
+        "FROM stage.events AS e JOIN stage.sources AS s USING (src) WHERE s.role = 'trace'"
+    ).fetchone()
+    devices = con.execute(
+        "SELECT count(*) FROM stage.sources WHERE json_array_length(meta -> 'deviceProperties') > 0 AND role = 'trace'"
+    ).fetchone()
+    return bool(row and devices and row[0] == 0 and row[1] > 0 and devices[0] == 0)

@@ -1,0 +1,144 @@
+"""The bytes of a trace file: opened, hashed as they lie on disk, decompressed by what they are, not by their name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import stat
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import zstandard
+from isal import isal_zlib
+
+from traces.errors import UnreadableInput
+
+RAW_BYTES = 256 * 1024  # read from the file at a time
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_POLL_MS = 200
+
+
+class ByteSource:
+    """Decompressed pieces of one file (regular or FIFO). `fault` says in words what ended it early, if anything did.
+
+    `raw_bytes` counts bytes of the file as it lies on disk, `sha256()` is their hash once the pieces are exhausted.
+    Raises UnreadableInput where the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, stop: threading.Event | None = None) -> None:
+        self.path = path
+        self.fault: str | None = None
+        self.raw_bytes = 0
+        self.compression = "none"
+        self._hash = hashlib.sha256()
+        self._stop = stop or threading.Event()
+        try:
+            self._fd = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise UnreadableInput(f"{path} cannot be read: {error.strerror}", hint="check the path") from error
+        mode = os.fstat(self._fd).st_mode
+        if stat.S_ISDIR(mode):
+            os.close(self._fd)
+            raise UnreadableInput(f"{path} is a directory", hint="give a trace file, or ingest the directory")
+        self._poll = None
+        if not stat.S_ISREG(mode):  # a reader that waits for a FIFO's writer must still notice ctrl-C
+            self._poll = select.poll()
+            self._poll.register(self._fd, select.POLLIN | select.POLLHUP)
+
+    def sha256(self) -> str:
+        """Hex digest of all bytes read so far."""
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def pieces(self) -> Iterator[bytes]:
+        """Decompressed pieces in order, none empty, each at most a few MiB."""
+        head = b""
+        while len(head) < 4:
+            more = self._raw()
+            if not more:
+                break
+            head += more
+        if head.startswith(GZIP_MAGIC):
+            self.compression = "gzip"
+            yield from self._gzip(head)
+        elif head.startswith(ZSTD_MAGIC):
+            self.compression = "zstd"
+            yield from self._zstd(head)
+        else:
+            yield from self._plain(head)
+
+    def _raw(self) -> bytes:
+        while self._poll is not None and not self._poll.poll(_POLL_MS):
+            if self._stop.is_set():
+                return b""
+        try:
+            data = os.read(self._fd, RAW_BYTES)
+        except OSError as error:
+            self.fault = f"reading stopped: {error.strerror}"
+            return b""
+        self.raw_bytes += len(data)
+        self._hash.update(data)
+        return data
+
+    def _plain(self, head: bytes) -> Iterator[bytes]:
+        while head:
+            yield head
+            head = self._raw()
+
+    def _drain(self) -> None:
+        while self._raw():
+            pass
+
+    def _gzip(self, data: bytes) -> Iterator[bytes]:
+        member: Any = isal_zlib.decompressobj(wbits=31)
+        while data:
+            try:
+                piece = member.decompress(data, 1 << 20)
+            except (isal_zlib.IsalError, zlib.error) as error:
+                self.fault = f"the gzip data is corrupt ({error})"
+                self._drain()
+                return
+            if piece:
+                yield piece
+            if member.eof:
+                data = (member.unused_data or self._raw()).lstrip(b"\0") or self._raw()
+                if not data:
+                    return
+                if not data.startswith(GZIP_MAGIC[: len(data)]):
+                    self.fault = "bytes after the end of the gzip data were not read"
+                    self._drain()
+                    return
+                member = isal_zlib.decompressobj(wbits=31)
+            else:
+                data = member.unconsumed_tail or self._raw()
+        self.fault = self.fault or "the gzip data ends early"
+
+    def _zstd(self, data: bytes) -> Iterator[bytes]:
+        frame: Any = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+        while data:
+            try:
+                piece = frame.decompress(data)
+            except zstandard.ZstdError as error:
+                self.fault = f"the zstd data is corrupt ({error})"
+                self._drain()
+                return
+            if piece:
+                yield piece
+            if frame.eof:
+                data = frame.unused_data or self._raw()
+                if not data:
+                    return
+                frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+            else:
+                data = self._raw()
+        self.fault = self.fault or "the zstd data ends early"

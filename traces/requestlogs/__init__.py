@@ -1,0 +1,1 @@
+"""One reader per workload or agent log format, all to planned requests."""

@@ -1,0 +1,183 @@
+"""TraceStore: a run database, read-only by default, and the path from a name to a run in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from traces.errors import NothingToAnalyze, UnreadableInput, UsageProblem
+
+SCHEMA_VERSION = 1
+DATABASE_NAME = "run.duckdb"
+_READ_SETTINGS = {"enable_external_access": "false", "autoload_known_extensions": "false"}
+
+
+def schema_sql() -> str:
+    """Text of schema.sql."""
+    return resources.files("traces").joinpath("schema.sql").read_text(encoding="utf-8")
+
+
+def named_sql(name: str, package: str = "traces") -> str:
+    """Text of `sql/NAME.sql` in a package of ours."""
+    return resources.files(package).joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
+
+
+def split_run(text: str) -> tuple[Path, str | None]:
+    """`PATH[#run_id]` as path and run id."""
+    path, mark, run_id = text.partition("#")
+    if mark and Path(text).exists():  # a file may really have '#' in its name
+        return Path(text), None
+    return Path(path), run_id or None
+
+
+def database_path(path: Path) -> Path:
+    """The database that `path` names: itself, or run.duckdb in a run directory."""
+    if path.is_dir():
+        inside = path / DATABASE_NAME
+        if not inside.exists():
+            raise UnreadableInput(
+                f"{path} has no {DATABASE_NAME}", hint=f"make one: stepscope ingest {path} --out {inside}"
+            )
+        return inside
+    if not path.exists():
+        raise UnreadableInput(f"{path} does not exist", hint="give a run directory or a .duckdb file")
+    return path
+
+
+class TraceStore:
+    """One run in a database.
+
+    `run_id` is the newest run unless the name it was opened by ends in `#run_id`. Raises UnreadableInput where the
+    file is not a database of ours, UsageProblem for an unknown run id.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path, run_id: str) -> None:
+        self.connection = connection
+        self.path = path
+        self.run_id = run_id
+
+    @classmethod
+    def open(cls, name: str | Path) -> TraceStore:
+        """Open read-only by `PATH[#run_id]`, PATH being a run directory or a .duckdb file."""
+        raw_path, run_id = split_run(str(name))
+        path = database_path(raw_path)
+        try:
+            connection = duckdb.connect(str(path), read_only=True, config=dict(_READ_SETTINGS))
+        except (duckdb.IOException, duckdb.SerializationException, duckdb.InvalidInputException) as error:
+            hint = "another stepscope may be writing it" if "lock" in str(error) else "make it with `stepscope ingest`"
+            raise UnreadableInput(f"{path} is not a readable run database", hint=hint) from error
+        try:
+            return cls(connection, path, _select_run(connection, path, run_id))
+        except BaseException:
+            connection.close()
+            raise
+
+    def query(self, sql: str, parameters: Sequence[Any] | dict[str, Any] | None = None) -> pl.DataFrame:
+        """Rows of a statement as a frame."""
+        return frame(self.connection.sql(sql, params=parameters))
+
+    def named(self, name: str, package: str = "traces", **parameters: Any) -> pl.DataFrame:
+        """Rows of `sql/NAME.sql`; `$run_id` is bound where the statement uses it."""
+        sql = named_sql(name, package)
+        if "$run_id" in sql:
+            parameters["run_id"] = self.run_id
+        return self.query(sql, parameters or None)
+
+    def table(self, name: str) -> pl.DataFrame:
+        """A whole table of the data contract, this run's rows only."""
+        if name not in table_names():
+            raise UsageProblem(f"unknown table {name}", hint=f"known: {', '.join(table_names())}")
+        return self.query(f"SELECT * FROM {name} WHERE run_id = ?", [self.run_id])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    def __enter__(self) -> TraceStore:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def frame(result: duckdb.DuckDBPyRelation) -> pl.DataFrame:
+    """A result as a frame; HUGEINT sums come back as Int64, which all our nanoseconds fit."""
+    data = pl.DataFrame(result.to_arrow_table())
+    wide = [name for name, kind in data.schema.items() if kind in (pl.Int128, pl.Decimal)]
+    return data.with_columns(pl.col(name).cast(pl.Int64) for name in wide) if wide else data
+
+
+def table_names() -> list[str]:
+    """Names of the tables in schema.sql, in its order."""
+    lines = schema_sql().splitlines()
+    return [line.split()[2] for line in lines if line.startswith("CREATE TABLE ")]
+
+
+def _select_run(connection: duckdb.DuckDBPyConnection, path: Path, run_id: str | None) -> str:
+    try:
+        rows = connection.execute("SELECT run_id FROM runs ORDER BY created_ns DESC, rowid DESC").fetchall()
+    except duckdb.CatalogException as error:
+        raise UnreadableInput(f"{path} has no table `runs`", hint="make it with `stepscope ingest`") from error
+    known = [row[0] for row in rows]
+    if not known:
+        raise NothingToAnalyze(f"{path} holds no run", hint="add one with `stepscope ingest`")
+    if run_id is None:
+        return str(known[0])
+    if run_id not in known:
+        raise UsageProblem(f"{path} has no run {run_id}", hint=f"known: {', '.join(known[:10])}")
+    return run_id
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection to a database that replaces `target` when the block ends well, and vanishes otherwise.
+
+    An existing database is copied first, so that what it holds stays and a failure (a full disk, ctrl-C) leaves it as
+    it was. Atomicity comes from the rename: DuckDB's memory limit does not bound one large transaction.
+    """
+    scratch = target.with_name(f".{target.name}.part-{os.getpid()}")
+    _prepare(target, scratch)
+    try:
+        connection = duckdb.connect(str(scratch))
+        try:
+            connection.execute("SET preserve_insertion_order = true")
+            if not connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'runs'").fetchall():
+                connection.execute(schema_sql())
+            yield connection
+            connection.execute("CHECKPOINT")
+        finally:
+            connection.close()
+        scratch.replace(target)
+    except duckdb.IOException as error:
+        if "No space left" in str(error):
+            raise UsageProblem(
+                f"the disk is full: cannot write {target}", hint="free space, or --out elsewhere"
+            ) from error
+        raise
+    finally:
+        for leftover in (scratch, scratch.with_name(scratch.name + ".wal")):
+            leftover.unlink(missing_ok=True)
+
+
+def _prepare(target: Path, scratch: Path) -> None:
+    if target.is_dir():
+        raise UsageProblem(f"{target} is a directory", hint="give a file name that ends in .duckdb")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch.unlink(missing_ok=True)
+        if target.exists():
+            TraceStore.open(target).close()  # refuses what is not ours before anything is written
+            shutil.copyfile(target, scratch)
+    except NothingToAnalyze:
+        shutil.copyfile(target, scratch)
+    except OSError as error:
+        raise UsageProblem(f"cannot write {target}: {error.strerror}", hint="choose another --out") from error
