@@ -13,7 +13,8 @@ def _load() -> dict[str, dict[str, Any]]:
 
 def preset(name: str) -> dict[str, Any] | None:
     """The configuration of preset `name`; None where there is none."""
-    return _load().get(name)
+    entry = _load().get(name)
+    return None if entry is None else dict(entry["config"])
 
 
 def preset_names() -> list[str]:

@@ -118,7 +118,7 @@ class Capture:
         while True:
             self._tail.poll()
             marks = self._tail.last("profile_start_end"), self._tail.last("profile_stop_begin")
-            if marks[1] is not None or not self.stopped or time.monotonic() > deadline:
+            if marks[1] is not None or not self.stopped or self.blind or time.monotonic() > deadline:
                 return marks
             await asyncio.sleep(POLL_S)
 

@@ -11,30 +11,35 @@ from traces.errors import UsageProblem
 
 DEVICES: tuple[str, ...] = ("auto", "cpu", "cuda")
 
-# A stop of the torch profiler blocks the engine for about 0.1 s per step with shapes on a CPU, once nobody builds the
-# summary table; the default keeps that near ten seconds. On a GPU a step in a graph is a few hundred records.
-DEFAULT_STEPS: Mapping[str, int] = {"cpu": 100, "cuda": 1000}
+# A stop of the torch profiler blocks the engine, on a CPU for some 20 ms per step with shapes, once nobody builds the
+# summary table or compresses; and each step is 0.9 MB of JSON. On a GPU a step in a graph is a few hundred records.
+DEFAULT_STEPS: Mapping[str, int] = {"cpu": 200, "cuda": 1000}
 STOP_BASE_S = 60.0
 STOP_PER_STEP_S = 0.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """How much of the profiled pass is recorded: 'auto' (steps by device), 'all', 'steps' or 'seconds' of it."""
+    """How much of the profiled pass is recorded: 'auto' (steps by device), 'all', 'steps' or 'seconds' of it.
+
+    A window begins with the pass, unless `centred`: then it lies in the middle of it, where sessions are under way, as
+    far as a control pass has told how many steps there are.
+    """
 
     kind: str = "auto"
     steps: int | None = None
     seconds: float | None = None
+    centred: bool = False
 
     def for_device(self, device_kind: str) -> Window:
         """'auto' settled for a device; every other window as it is."""
         if self.kind != "auto":
             return self
-        return Window(kind="steps", steps=DEFAULT_STEPS[device_kind])
+        return Window(kind="steps", steps=DEFAULT_STEPS[device_kind], centred=True)
 
     def __str__(self) -> str:
         if self.kind == "steps":
-            return f"steps={self.steps}"
+            return f"steps={self.steps}" + (", centred" if self.centred else "")
         return f"seconds={self.seconds:g}" if self.kind == "seconds" else self.kind
 
 

@@ -20,6 +20,7 @@ class LedgerTail:
     errors: list[str] = field(default_factory=list)
     headers: list[dict[str, object]] = field(default_factory=list)
     _offsets: dict[Path, int] = field(default_factory=dict)
+    total_steps: int = 0  # of all files, recorded or not
     _steps: dict[Path, int] = field(default_factory=dict)
     _counting: set[Path] = field(default_factory=set)
 
@@ -47,6 +48,7 @@ class LedgerTail:
     def _take(self, path: Path, lines: list[bytes]) -> None:
         for line in lines:
             if line.startswith(_STEP):
+                self.total_steps += 1
                 if path in self._counting:
                     self._steps[path] += 1
             elif line.startswith((_MARK, _HEADER)):

@@ -88,7 +88,7 @@ def _remove(root: Path, existed: bool, parents: list[Path]) -> None:
 
 
 def check_model_path(name: str) -> tuple[str, bool]:
-    """(what the engine gets, whether it is a local folder). Raises UsageProblem where it can be neither folder nor hub id."""
+    """(what the engine gets, whether it is a local folder). Raises UsageProblem where it is no folder and no hub id."""
     path = Path(name).expanduser()
     if not path.exists():
         if HUB_ID.fullmatch(name) and not name.startswith("."):

@@ -69,7 +69,7 @@ class Server:
             return Refusal(status=None, timed_out=False, text=str(error) or type(error).__name__)
 
     async def scrape(self, path: Path) -> bool:
-        """Save the Prometheus text of /metrics to `path`, headed by the time it was taken; False where there is none."""
+        """Save the text of /metrics to `path`, headed by the time it was taken; False where there is none."""
         timeout = aiohttp.ClientTimeout(total=SCRAPE_TIMEOUT_S)
         try:
             async with self._session.get(self.base_url + "/metrics", timeout=timeout) as response:
@@ -78,6 +78,6 @@ class Server:
                 body = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
-        stamp = f"# stepscope_scraped_ns {time.time_ns()}\n".encode()
+        stamp = f"# stepscope scraped_ns={time.time_ns()}\n".encode()
         await asyncio.to_thread(path.write_bytes, stamp + body)
         return True

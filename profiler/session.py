@@ -25,6 +25,7 @@ from profiler.facts import RunFacts
 from profiler.interpreter import Interpreter, device_kind, inspect_interpreter, require_engine
 from profiler.ledger_tail import LedgerTail
 from profiler.modeldir import write_model_dir
+from profiler.pack import pack_traces
 from profiler.process import EngineProcess, check_port, free_port
 from profiler.progress import Observer
 from profiler.rundir import RunDir, check_model_path, has_weights, new_run_dir
@@ -103,6 +104,7 @@ def _shut_down(stages: Stages) -> None:
             facts.warnings.append(f"processes that could not be ended: {', '.join(map(str, survivors))}")
         if stages.launch.ledger_dir is not None and stages.served:
             facts.take_ledger(LedgerTail(directory=run.ledger))
+        facts.warnings += pack_traces(run.trace)
         for text in facts.hook_errors:
             stages.observer.note(f"step ledger: {text}")
         with contextlib.suppress(OSError):  # a full disk: the manifest written at the start stays
@@ -153,7 +155,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals_ignored() -> Iterator[None]:
-    with _handlers({number: signal.SIG_IGN for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}):
+    with _handlers(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)):
         yield
 
 

@@ -11,6 +11,7 @@ from profiler.capture import Capture, trace_files, wait_for_orphan
 from profiler.config import ProfileConfig
 from profiler.engines.base import Engine, Launch
 from profiler.facts import RunFacts
+from profiler.ledger_tail import LedgerTail
 from profiler.process import EngineProcess, describe_exit
 from profiler.progress import Observer
 from profiler.rundir import RunDir
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from profiler.workloads.request import Plan
 
 POLL_S = 0.2
+SKIP_POLL_S = 0.05
 EXIT_WAIT_S = 10.0  # from a server that stopped answering to its exit
 ORPHAN_WAIT_S = 30.0
 
@@ -40,6 +42,8 @@ class Stages:
     observer: Observer
     served: bool = False  # the server has been ready
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _pass_steps: dict[str, int] = field(default_factory=dict)  # by pass, from the ledger
+    _tail: LedgerTail | None = None
 
     async def run(self, plan_warmup: Plan, plan: Plan) -> None:
         """Raises EngineFailed; `facts.failure` is set where the run went through but has no recording."""
@@ -75,6 +79,7 @@ class Stages:
         from profiler.client import run_plan
 
         self.observer.stage(f"{name} pass", under)
+        before = self._steps_so_far()
         await server.scrape(self.run_dir.metrics / f"{name}-before.prom")
         result = await run_plan(
             plan,
@@ -90,6 +95,7 @@ class Stages:
         self._record(name, result)
         await self._check(name, result)
         await server.scrape(self.run_dir.metrics / f"{name}-after.prom")
+        self._pass_steps[name] = self._steps_so_far() - before
 
     def _show(self, progress: Progress) -> None:
         text = f"{progress.finished}/{progress.total} requests, {progress.output_tokens} output tokens"
@@ -123,9 +129,14 @@ class Stages:
     async def _profiled(self, server: Server, plan: Plan) -> None:
         window = self.config.window.for_device(self.launch.device_kind)
         capture = Capture(self.config, self.engine, self.launch, server, window)
-        await capture.start()
+        skip = max(0, self._pass_steps.get("control", 0) - (window.steps or 0)) // 2 if window.centred else 0
+        if not skip:
+            await capture.start()
         load = asyncio.create_task(self._pass(server, "profiled", plan, under=f"window {window}"))
         try:
+            if skip:
+                await self._skip(skip, load)
+                await capture.start()
             await self._bounded(capture, load)
         except EngineFailed:
             self._stop.set()
@@ -138,6 +149,20 @@ class Stages:
             self.facts.capture = await capture.marked_window()
         if not trace_files(self.run_dir.trace):
             self.facts.failure = "the engine's profiler wrote nothing"
+
+    async def _skip(self, steps: int, load: asyncio.Task[None]) -> None:
+        """Return once the engine has done `steps` of this pass."""
+        before = self._steps_so_far()
+        while not load.done() and self._steps_so_far() - before < steps:
+            await asyncio.sleep(SKIP_POLL_S)
+
+    def _steps_so_far(self) -> int:
+        """Of the whole run, by the ledger; 0 without one."""
+        if self.launch.ledger_dir is None:
+            return 0
+        self._tail = self._tail or LedgerTail(directory=self.launch.ledger_dir)
+        self._tail.poll()
+        return self._tail.total_steps
 
     async def _bounded(self, capture: Capture, load: asyncio.Task[None]) -> None:
         """Stop recording when the window is full or the load is over, whichever comes first."""

@@ -352,7 +352,7 @@ def test_turns_wait_for_each_other_and_sessions_do_not(tmp_path: Path) -> None:
     assert len({call.connection for call in server.calls}) == 8  # kept alive from one turn to the next
     for first, second in by_session.values():
         gap = second["sent_ns"] - first["finished_ns"]
-        assert wait_ns <= gap < wait_ns + 100_000_000
+        assert wait_ns <= gap < wait_ns + 1_000_000_000
         assert second["late_ns"] == pytest.approx(gap - wait_ns, abs=1000)
         assert second["planned_ns"] is None
 
@@ -363,7 +363,7 @@ def test_open_loop_arrivals_are_kept_and_lateness_is_recorded(tmp_path: Path) ->
     result, got, _ = served(well_behaved(token_s=0.1), plan, tmp_path / "r")
     for record, offset in zip(got, offsets, strict=True):
         assert record["planned_ns"] == result.start_ns + offset
-        assert 0 <= record["sent_ns"] - record["planned_ns"] == record["late_ns"] < 80_000_000
+        assert 0 <= record["sent_ns"] - record["planned_ns"] == record["late_ns"] < 500_000_000
     assert got[1]["sent_ns"] < got[0]["finished_ns"]
     assert result.max_late_ns == max(record["late_ns"] for record in got)
 

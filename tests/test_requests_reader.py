@@ -141,7 +141,8 @@ def test_a_whole_last_line_without_its_line_end_is_kept(tmp_path: Path) -> None:
         b"{}",
         b'{"stepscope_request":2,"client_request_id":"x","status":"ok"}',
         b'{"stepscope_request":1,"status":"ok"}',
-        b'{"stepscope_request":1,"client_request_id":7,"status":"ok"}',
+        b'{"stepscope_request":1,"client_request_id":null,"status":"ok"}',
+        b'{"stepscope_request":1,"client_request_id":"x"}',
         b'{"stepscope_request":1,"client_request_id":"x","status":"ok","turn":"3"}',
         b'{"stepscope_request":1,"client_request_id":"x","status":"ok","turn":9223372036854775808}',
         b'{"stepscope_request":1,"client_request_id":"x","status":"ok","turn":true}',
@@ -165,6 +166,14 @@ def test_missing_and_unknown_keys_are_no_fault(tmp_path: Path) -> None:
     sparse, full = tables.rows("requests")
     assert {key for key, value in sparse.items() if value is not None} == {"src", "client_request_id", "status"}
     assert full["prompt_tokens"] == 7
+
+
+@pytest.mark.parametrize("neighbour", [b"", b"nonsense\n"])
+def test_a_text_column_takes_any_value_on_both_paths(neighbour: bytes, tmp_path: Path) -> None:
+    line = b'{"stepscope_request":1,"client_request_id":7,"status":"ok","session_id":[1],"error":true}\n'
+    _, tables = read(write(tmp_path / "r", line, neighbour))
+    (row,) = tables.rows("requests")
+    assert (row["client_request_id"], row["session_id"], row["error"]) == ("7", "[1]", "true")
 
 
 def test_empty_missing_and_foreign_files(tmp_path: Path) -> None:

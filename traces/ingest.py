@@ -13,7 +13,7 @@ from typing import Any
 
 import duckdb
 
-from traces import identity
+from traces import health, identity, ranks
 from traces.errors import NothingToAnalyze, UnreadableInput
 from traces.inputs import InputFile, expand_inputs
 from traces.link import LinkContext, create_stage, link
@@ -79,8 +79,10 @@ def ingest(paths: Sequence[str], target: Path, options: IngestOptions) -> Ingest
         run_id = manifest.run_id if manifest else f"run-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         report.run_id = identity.unique_run_id(con, run_id)
         _fill_sources(con, reads)
+        ranks.arrange(con, report.run_id)
         link(con, _context(report.run_id, manifest))
         identity.describe_run(con, report.run_id, manifest, options.name or _name_of(paths))
+        health.check(con, report.run_id)
         if options.finish is not None:
             options.finish(con, report.run_id)
     report.seconds = time.monotonic() - began

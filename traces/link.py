@@ -12,7 +12,7 @@ from functools import reduce
 import duckdb
 import polars as pl
 
-from traces import labels
+from traces import health, labels
 from traces.readers.staging import LOG_TABLES
 from traces.store import named_sql
 
@@ -43,9 +43,10 @@ def link(con: duckdb.DuckDBPyConnection, context: LinkContext) -> None:
     _parse_labels(con)
     cpu = _is_cpu_recording(con)
     _run(con, "link_cpu_activities" if cpu else "link_activities")
-    _run(con, "quarantine")
+    health.quarantine(con)
     _run(con, "link_launches", "link_labels")
     _merge_labels(con)
+    _run(con, "link_steps_python", "link_steps_sampler", "link_steps_period")
     _run(con, "link_steps", "link_ledger")
     if not _count(con, "stage.step"):
         _run(con, "link_ledger_only")
@@ -99,7 +100,7 @@ def _parse_labels(con: duckdb.DuckDBPyConnection) -> None:
 
 def _merge_labels(con: duckdb.DuckDBPyConnection) -> None:
     """stage.label: what the labels of a step say together; one row per distinct set of texts."""
-    sets = [row[0] for row in con.execute("SELECT DISTINCT labels FROM stage.label_event").fetchall()]
+    sets = [row[0] for row in con.execute("SELECT DISTINCT labels FROM stage.label_event WHERE source = 'label'").fetchall()]
     merged = [
         reduce(labels.prefer, [label for text in texts if (label := labels.parse(text)) is not None]) for texts in sets
     ]

@@ -310,6 +310,17 @@ CREATE TABLE health (
     message VARCHAR                    -- what it means and what to do
 );
 
+-- One row per rank whose clock was compared with another rank's, by the ends of matching collectives.
+CREATE TABLE clock_offsets (
+    run_id VARCHAR NOT NULL,
+    rank INTEGER NOT NULL,             -- rank
+    reference_rank INTEGER NOT NULL,   -- rank it was compared with
+    offset_ns BIGINT,                  -- ns by which its clock is ahead: median of the differences
+    spread_ns BIGINT,                  -- ns; half of the range that holds the middle 80 % of the differences
+    n_matched BIGINT,                  -- collectives compared
+    applied BOOLEAN                    -- the rank's times were moved by it
+);
+
 -- One row per finding.
 CREATE TABLE findings (
     run_id VARCHAR NOT NULL,

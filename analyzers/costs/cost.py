@@ -34,3 +34,8 @@ class Cost:
 
 
 NOTHING = Cost(flops=0, bytes=0)
+
+
+def present(rows: Quantity) -> Quantity:
+    """1 where there are rows to compute, else 0: what is read once for all rows is not read for none."""
+    return np.where(np.asarray(rows) > 0, 1.0, 0.0)

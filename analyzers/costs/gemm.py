@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analyzers.costs.cost import Cost, Quantity
+from analyzers.costs.cost import Cost, Quantity, present
 
 
 def gemm(
@@ -19,19 +19,7 @@ def gemm(
 
     `weight_bytes` is per weight and includes a quantized weight's scales. Nothing is read where M is 0.
     """
-    used = _any(m)
+    used = present(m)
     flops = 2 * m * k * n + (m * n if bias else 0)
     weight = (k * n * weight_bytes + (n * out_bytes if bias else 0)) * used
     return Cost(flops=flops, bytes=m * k * a_bytes + weight + m * n * out_bytes)
-
-
-def batched_gemm(batch: Quantity, m: float, k: float, n: float, *, element_bytes: float = 2) -> Cost:
-    """`batch` products of one shape, no operand shared between them."""
-    return Cost(flops=2 * batch * m * k * n, bytes=batch * (m * k + k * n + m * n) * element_bytes)
-
-
-def _any(m: Quantity) -> Quantity:
-    """1 where there is a row to compute, else 0."""
-    import numpy as np
-
-    return np.asarray(m) > 0 if isinstance(m, np.ndarray) else float(m > 0)

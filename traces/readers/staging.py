@@ -1,4 +1,4 @@
-"""Columns of the staging tables that small logs (ledger, requests, metrics) are read into. Times are ns since the epoch."""
+"""Columns of the staging tables that small logs (ledger, requests, metrics) are read into. Times are epoch ns."""
 
 from __future__ import annotations
 
@@ -50,11 +50,13 @@ LOG_TABLES: dict[str, pa.Schema] = {
         prompt_tokens=_I64,
         output_tokens=_I64,
         cached_tokens=_I64,  # prefix-cache hit, on 'scheduled'
+        arrival_ns=_I64,  # when the front end took the request, on 'queued'
+        reason=_STR,  # 'stop' | 'length' | 'abort' | …, on 'finished'
     ),
     # profiler marks, hook failures, KV evictions, engine facts
     "ledger_marks": _schema(
         pid=_I64,
-        kind=_STR,  # 'header' | 'profile_start_begin' | 'profile_start_end' | 'profile_stop_begin' | 'profile_stop_end' | 'kv_evicted' | 'error'
+        kind=_STR,  # 'header' | 'profile_{start,stop}_{begin,end,failed}' | 'kv_evicted' | 'error'
         ts_ns=_I64,
         value=_I64,  # e.g. blocks evicted
         text=_STR,  # JSON for 'header', the message for 'error'

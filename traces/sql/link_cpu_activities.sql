@@ -2,7 +2,7 @@
 -- Every start and end of an operator is a boundary; between two boundaries the innermost open operator runs. At nesting
 -- depth d that is the last one which opened to depth d, so one window over the boundaries replaces a stack.
 -- Operators that cross each other (rounding, torn files) are repaired afterwards: the latest one that covers the segment.
-CREATE TABLE stage.compute_thread AS
+INSERT INTO stage.compute_thread
 SELECT rank, pid, tid
 FROM (
     SELECT

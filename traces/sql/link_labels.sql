@@ -31,6 +31,7 @@ grouped AS (
 )
 SELECT
     rank, pid, tid, step_no, min(start_ns) AS start_ns, max(end_ns) AS end_ns, count(*) AS n_labels,
-    arg_max(label, (detail, -start_ns)) AS label, list_sort(list_distinct(list(label))) AS labels
+    arg_max(label, (detail, -start_ns)) AS label, list_sort(list_distinct(list(label))) AS labels,
+    'label' AS source
 FROM grouped
 GROUP BY ALL;

@@ -11,7 +11,7 @@ WITH last_event AS (
 ),
 windowed AS (
     SELECT
-        l.rank, l.pid, l.tid, l.label, l.labels, l.start_ns AS host_start_ns, l.end_ns AS label_end_ns,
+        l.rank, l.pid, l.tid, l.label, l.labels, l.source, l.start_ns AS host_start_ns, l.end_ns AS label_end_ns,
         coalesce(
             lead(l.start_ns) OVER (PARTITION BY l.rank, l.pid, l.tid ORDER BY l.start_ns),
             greatest(l.end_ns, t.end_ns)
@@ -23,7 +23,7 @@ SELECT
     row_number() OVER (ORDER BY w.rank, w.host_start_ns, w.tid) AS step_id,
     row_number() OVER (PARTITION BY w.rank ORDER BY w.host_start_ns, w.tid) - 1 AS seq,
     w.rank, w.pid, w.tid, w.label, w.labels, w.host_start_ns, w.label_end_ns, w.next_ns AS host_end_ns,
-    'label' AS source,
+    w.source,
     NULL::BIGINT AS ledger_pid,
     NULL::BIGINT AS ledger_seq
 FROM windowed AS w;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,18 @@ from traces.readers.kineto_json.rows import CAT, PHASE, Cells, event_table, stri
 Put = Callable[[str, pa.Table], None]
 
 
+class Receiver(Protocol):
+    """What a parser hands its batches to."""
+
+    def events(self, cells: Cells) -> None:
+        """Rows of the internal columns, in file order."""
+        ...
+
+    def strings(self, first_id: int, offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> None:
+        """Texts between `offsets` of `data`, ids from `first_id` on."""
+        ...
+
+
 class Delivery:
     """Takes the batches of one parser; `put(table, data)` may run in the parser's thread."""
 
@@ -25,7 +38,7 @@ class Delivery:
         self._by_cat = np.zeros(256, dtype=np.int64)
 
     def events(self, cells: Cells) -> None:
-        """Rows of the internal columns, in file order."""
+        """See Receiver."""
         if cells.shape[1] and cells[PHASE].any():
             cells = self._pairing.complete(cells)
         if cells.shape[1]:
@@ -33,7 +46,7 @@ class Delivery:
             self._put("events", event_table(self._src, cells))
 
     def strings(self, first_id: int, offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> None:
-        """Texts between `offsets` of `data`, ids from `first_id` on."""
+        """See Receiver."""
         if len(offsets) > 1:
             self._put("strings", string_table(self._src, first_id, offsets, data))
 

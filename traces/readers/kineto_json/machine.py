@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic as _numba_intrinsic
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -31,8 +31,16 @@ def inlined(function: _F) -> _F:
     return cast("_F", numba.njit(function, nogil=True, error_model="numpy", forceinline=True))
 
 
-def _intrinsic(function: _F) -> _F:
-    return cast("_F", _numba_intrinsic(function))
+def _unary(function: Callable[[Any, Any], Any]) -> Callable[[int], int]:
+    return cast("Callable[[int], int]", _numba_intrinsic(function))
+
+
+def _binary(function: Callable[[Any, Any, Any], Any]) -> Callable[[int, int], int]:
+    return cast("Callable[[int, int], int]", _numba_intrinsic(function))
+
+
+def _ternary(function: Callable[[Any, Any, Any, Any], Any]) -> Callable[[int, int, int], int]:
+    return cast("Callable[[int, int, int], int]", _numba_intrinsic(function))
 
 
 def _vector(builder: Any, address: Any) -> Any:
@@ -45,7 +53,7 @@ def _splat(builder: Any, byte: Any) -> Any:
     return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), zeros)
 
 
-@_intrinsic
+@_unary
 def load_byte(_context: Any, _address: Any) -> Any:
     """The byte at an address."""
 
@@ -55,7 +63,7 @@ def load_byte(_context: Any, _address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@_intrinsic
+@_unary
 def load_word(_context: Any, _address: Any) -> Any:
     """Eight bytes, the first one lowest."""
 
@@ -65,7 +73,7 @@ def load_word(_context: Any, _address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@_intrinsic
+@_binary
 def store_byte(_context: Any, _address: Any, _byte: Any) -> Any:
     """Write one byte."""
 
@@ -77,7 +85,30 @@ def store_byte(_context: Any, _address: Any, _byte: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
-@_intrinsic
+@_binary
+def store_word(_context: Any, _address: Any, _word: Any) -> Any:
+    """Write eight bytes."""
+
+    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[1], builder.inttoptr(arguments[0], _I64.as_pointer()), align=1)
+        return arguments[1]
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@_ternary
+def copy_bytes(_context: Any, _target: Any, _source: Any, _count: Any) -> Any:
+    """Copy `count` bytes between places that do not overlap."""
+
+    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        pointers = [builder.inttoptr(address, _I8.as_pointer()) for address in arguments[:2]]
+        cgutils.raw_memcpy(builder, *pointers, arguments[2], 1)
+        return arguments[2]
+
+    return types.int64(types.int64, types.int64, types.int64), generate
+
+
+@_binary
 def equal_mask(_context: Any, _address: Any, _byte: Any) -> Any:
     """Which of 64 bytes equal `byte`."""
 
@@ -88,7 +119,7 @@ def equal_mask(_context: Any, _address: Any, _byte: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
-@_intrinsic
+@_binary
 def bracket_mask(_context: Any, _address: Any, _byte: Any) -> Any:
     """Which of 64 bytes equal `byte` once bit 5 is set: '{' and '[' differ in that bit only, and so do '}' and ']'."""
 
@@ -99,7 +130,7 @@ def bracket_mask(_context: Any, _address: Any, _byte: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
-@_intrinsic
+@_unary
 def blank_mask(_context: Any, _address: Any) -> Any:
     """Which of 64 bytes are white space or control characters (up to 0x20)."""
 
@@ -110,7 +141,7 @@ def blank_mask(_context: Any, _address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@_intrinsic
+@_unary
 def high_mask(_context: Any, _address: Any) -> Any:
     """Which of 64 bytes are not ASCII."""
 
@@ -121,7 +152,7 @@ def high_mask(_context: Any, _address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@_intrinsic
+@_unary
 def lowest_bit(_context: Any, _mask: Any) -> Any:
     """Index of the lowest set bit; 64 for none."""
 
@@ -131,7 +162,7 @@ def lowest_bit(_context: Any, _mask: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@_intrinsic
+@_unary
 def count_bits(_context: Any, _mask: Any) -> Any:
     """Number of set bits."""
 
@@ -141,7 +172,7 @@ def count_bits(_context: Any, _mask: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@_intrinsic
+@_binary
 def fold_product(_context: Any, _left: Any, _right: Any) -> Any:
     """High xor low half of the 128-bit product: the mixing step of the string hash."""
 

@@ -160,7 +160,7 @@ class Outline:
             return position + 1
         if buffer[position] != 0x22:  # has no place here and is passed over
             return _after(_NO_KEY, buffer, position, end)
-        match = _KEY.match(memoryview(buffer), position, end)
+        match = _KEY.match(buffer.data, position, end)
         if match is None:
             return position if end - position <= MAX_VALUE_BYTES else position + 1
         self._key = decode_string(match.group(1)).decode()
@@ -228,5 +228,5 @@ class Outline:
 
 
 def _after(pattern: re.Pattern[bytes], buffer: Buffer, position: int, end: int) -> int:
-    match = pattern.match(memoryview(buffer), position, end)
+    match = pattern.match(buffer.data, position, end)
     return match.end() if match else position

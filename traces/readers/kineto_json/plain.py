@@ -14,7 +14,7 @@ import numpy as np
 from traces.readers.base import CATEGORY_TEXT, PYTHON_FRAMES_KEPT, Cat
 from traces.readers.kineto_json import rows, tally
 from traces.readers.kineto_json.decimals import time_ns, whole_number
-from traces.readers.kineto_json.delivery import Delivery
+from traces.readers.kineto_json.delivery import Receiver
 from traces.readers.kineto_json.outline import Buffer, Kind, SkipState
 from traces.readers.kineto_json.text import compact_json, decode_string
 
@@ -62,7 +62,7 @@ class _SkippedFrameError(Exception):
 class PlainParser:
     """Event parser in plain Python; see `outline.EventParser`."""
 
-    def __init__(self, delivery: Delivery, *, stacks: bool, metadata_limit: int) -> None:
+    def __init__(self, delivery: Receiver, *, stacks: bool, metadata_limit: int) -> None:
         self.counts = tally.new_counts()
         self.seen = 0
         self.metadata: list[bytes] = []

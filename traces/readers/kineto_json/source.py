@@ -7,7 +7,6 @@ import os
 import select
 import stat
 import threading
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ _POLL_MS = 200
 
 
 class ByteSource:
-    """Decompressed pieces of one file (regular or FIFO). `fault` says in words what ended it early, if anything did.
+    """Decompressed bytes of one file (regular or FIFO). `fault` says in words what ended it early, if anything did.
 
-    `raw_bytes` counts bytes of the file as it lies on disk, `sha256()` is their hash once the pieces are exhausted.
+    `raw_bytes` counts bytes of the file as it lies on disk, `sha256()` is their hash once `fill` has returned 0.
     Raises UnreadableInput where the file cannot be opened.
     """
 
@@ -35,6 +34,9 @@ class ByteSource:
         self.fault: str | None = None
         self.raw_bytes = 0
         self.compression = "none"
+        self._pieces: Iterator[bytes] | None = None
+        self._piece = memoryview(b"")
+        self._direct = 0
         self._hash = hashlib.sha256()
         self._stop = stop or threading.Event()
         try:
@@ -60,8 +62,33 @@ class ByteSource:
             os.close(self._fd)
             self._fd = -1
 
-    def pieces(self) -> Iterator[bytes]:
-        """Decompressed pieces in order, none empty, each at most a few MiB."""
+    def fill(self, view: memoryview) -> int:
+        """Write decompressed bytes to `view` until it is full or the file ends; how many were written."""
+        filled = 0
+        while filled < len(view):
+            if not self._piece and not self._next_piece(view, filled):
+                break
+            if self._direct:
+                filled += self._direct
+                self._direct = 0
+                continue
+            count = min(len(self._piece), len(view) - filled)
+            view[filled : filled + count] = self._piece[:count]
+            self._piece = self._piece[count:]
+            filled += count
+        return filled
+
+    def _next_piece(self, view: memoryview, filled: int) -> bool:
+        """Get the next piece, or, from a plain file, read straight into the view; False at the end."""
+        if self._pieces is None:
+            self._pieces = self._start()
+        elif self.compression == "none":
+            self._direct = self._read_into(view[filled:])
+            return self._direct > 0
+        self._piece = memoryview(next(self._pieces, b""))
+        return len(self._piece) > 0
+
+    def _start(self) -> Iterator[bytes]:
         head = b""
         while len(head) < 4:
             more = self._raw()
@@ -70,17 +97,21 @@ class ByteSource:
             head += more
         if head.startswith(GZIP_MAGIC):
             self.compression = "gzip"
-            yield from self._gzip(head)
-        elif head.startswith(ZSTD_MAGIC):
+            return self._gzip(head)
+        if head.startswith(ZSTD_MAGIC):
             self.compression = "zstd"
-            yield from self._zstd(head)
-        else:
-            yield from self._plain(head)
+            return self._zstd(head)
+        return iter((head,))
 
-    def _raw(self) -> bytes:
+    def _wait(self) -> bool:
         while self._poll is not None and not self._poll.poll(_POLL_MS):
             if self._stop.is_set():
-                return b""
+                return False
+        return True
+
+    def _raw(self) -> bytes:
+        if not self._wait():
+            return b""
         try:
             data = os.read(self._fd, RAW_BYTES)
         except OSError as error:
@@ -90,10 +121,17 @@ class ByteSource:
         self._hash.update(data)
         return data
 
-    def _plain(self, head: bytes) -> Iterator[bytes]:
-        while head:
-            yield head
-            head = self._raw()
+    def _read_into(self, view: memoryview) -> int:
+        if not self._wait():
+            return 0
+        try:
+            count = os.readv(self._fd, [view])
+        except OSError as error:
+            self.fault = f"reading stopped: {error.strerror}"
+            return 0
+        self.raw_bytes += count
+        self._hash.update(view[:count])
+        return count
 
     def _drain(self) -> None:
         while self._raw():
@@ -104,7 +142,7 @@ class ByteSource:
         while data:
             try:
                 piece = member.decompress(data, 1 << 20)
-            except (isal_zlib.IsalError, zlib.error) as error:
+            except (isal_zlib.error, OSError) as error:
                 self.fault = f"the gzip data is corrupt ({error})"
                 self._drain()
                 return

@@ -5,7 +5,15 @@ Every function writes to `out` and returns the address behind what it wrote.
 
 from __future__ import annotations
 
-from traces.readers.kineto_json.machine import compiled, high_mask, inlined, load_byte, lowest_bit, store_byte
+from traces.readers.kineto_json.machine import (
+    compiled,
+    equal_mask,
+    high_mask,
+    inlined,
+    load_byte,
+    lowest_bit,
+    store_byte,
+)
 
 
 @compiled
@@ -17,6 +25,17 @@ def is_ascii(p: int, stop: int) -> bool:
             return p + lowest_bit(found) >= stop
         p += 64
     return True
+
+
+@compiled
+def has_escape(p: int, stop: int) -> bool:
+    """Whether a backslash is among the bytes between two addresses."""
+    while p < stop:
+        found = equal_mask(p, 0x5C)
+        if found != 0:
+            return p + lowest_bit(found) < stop
+        p += 64
+    return False
 
 
 @inlined

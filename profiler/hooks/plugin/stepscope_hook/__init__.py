@@ -14,7 +14,7 @@ def register() -> None:
     if not os.environ.get("STEPSCOPE_LEDGER_DIR"):
         return
     try:
-        from stepscope_hook import ledger, vllm_hooks
+        from . import ledger, vllm_hooks
 
         try:
             ledger.fail_if_asked("register")

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 INTERVAL_S = 0.1
@@ -32,11 +33,16 @@ class _Ledger:
         self.errors: dict[str, int] = {}
         self.thread: threading.Thread | None = None
         self.lock = threading.Lock()  # one drain at a time: the thread, or the end of the process
-        self.path = os.path.join(os.environ["STEPSCOPE_LEDGER_DIR"], f"{os.getpid()}.jsonl")
+        self.path = Path(os.environ["STEPSCOPE_LEDGER_DIR"]) / f"{os.getpid()}.jsonl"
         self.torn = False
 
 
-_state: _Ledger | None = None
+class _Process:
+    """Where this process's ledger is found; a forked child starts without one."""
+
+    ledger: _Ledger | None = None
+
+
 _FAIL = os.environ.get("STEPSCOPE_HOOK_FAIL", "")
 
 
@@ -48,10 +54,7 @@ def fail_if_asked(where: str) -> None:
 
 def put(render: Render, payload: Any) -> None:
     """Queue a record. Cheap: nothing is formatted here."""
-    global _state
-    state = _state
-    if state is None:
-        state = _state = _Ledger()
+    state = _current()
     if state.thread is None:
         _start(state)
     if len(state.pending) >= MAX_PENDING:
@@ -68,10 +71,8 @@ def mark(kind: str, *, value: int | None = None, text: str | None = None) -> Non
 def error(where: str, failure: BaseException) -> None:
     """Record that the hook failed at `where`; the first MAX_ERRORS per place are written. Never raises."""
     try:
-        global _state
-        if _state is None:
-            _state = _Ledger()
-        count = _state.errors[where] = _state.errors.get(where, 0) + 1
+        state = _current()
+        count = state.errors[where] = state.errors.get(where, 0) + 1
         if count <= MAX_ERRORS:
             mark("error", value=count, text=f"{where}: {type(failure).__name__}: {failure}"[:500])
     except Exception:
@@ -80,7 +81,7 @@ def error(where: str, failure: BaseException) -> None:
 
 def flush() -> None:
     """Write everything queued so far."""
-    state = _state
+    state = _Process.ledger
     if state is None:
         return
     try:
@@ -88,6 +89,12 @@ def flush() -> None:
             _drain(state)
     except Exception:
         pass
+
+
+def _current() -> _Ledger:
+    if _Process.ledger is None:
+        _Process.ledger = _Ledger()
+    return _Process.ledger
 
 
 def _render_mark(payload: tuple[str, int, int | None, str | None]) -> Record:
@@ -108,8 +115,6 @@ def _start(state: _Ledger) -> None:
 def _write_forever(state: _Ledger) -> None:
     while True:
         time.sleep(INTERVAL_S)
-        if state is not _state:
-            return
         if state.pending:
             flush()
 
@@ -133,14 +138,13 @@ def _drain(state: _Ledger) -> None:
     # After a failed write the file may end inside a line: start a new one, so that only that line is lost.
     text = ("\n" if state.torn else "") + "\n".join(lines) + "\n"
     state.torn = True
-    with open(state.path, "a", encoding="utf-8") as file:
+    with state.path.open("a", encoding="utf-8") as file:
         file.write(text)
     state.torn = False
 
 
 def _forget() -> None:
-    global _state
-    _state = None
+    _Process.ledger = None
 
 
 os.register_at_fork(after_in_child=_forget)

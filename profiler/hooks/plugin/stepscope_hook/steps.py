@@ -3,9 +3,11 @@
 Records (times in ns since the epoch, counts in tokens; lists of one record belong together by position)
     header   engine facts, clocks
     step     seq, t0, t1 (around schedule), m0 (monotonic at t0), total, running, waiting, kv, and per request:
-             ids, new, computed (before the step), prompt, out (before), spec, first, resumed
-    result   seq, r0, r1 (around update_from_output), and per request that has output: ids, acc (output tokens)
-    request  id, event ('queued' | 'scheduled' | 'preempted' | 'finished'), ts, session, prompt, output, cached, reason
+             ids, new, computed (before the step), prompts, out (before), spec, first, resumed
+    result   seq, r0, r1 (around update_from_output), per request with output: ids, acc (tokens), and per finished one:
+             done, reason, done_out (tokens in all)
+    request  id, event ('queued' | 'preempted'), ts, session, prompt, arrival
+    aborted  ids, out (tokens so far), ts
     mark     mark, ts, value, text
 Counts come from SchedulerOutput: the Request objects have moved on by the time schedule() returns. The hot path only
 copies lists; joining them happens in the writer thread, which sees records in order.
@@ -13,14 +15,15 @@ copies lists; joining them happens in the writer thread, which sees records in o
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from typing import Any
 
-from stepscope_hook import ledger
+from . import ledger
 
 _SEQ_ATTRIBUTE = "_stepscope_seq"
-_next_seq = 0
+_numbers = itertools.count()
 
 
 class _Known:
@@ -70,24 +73,23 @@ def on_schedule(t0: int, scheduler: Any, _arguments: Any, _keywords: Any, output
     ledger.fail_if_asked("schedule")
     if not output.num_scheduled_tokens:
         return
-    global _next_seq
+    seq = next(_numbers)
     t1 = time.time_ns()
     m0 = time.monotonic_ns() - (t1 - t0)
-    setattr(output, _SEQ_ATTRIBUTE, _next_seq)
+    setattr(output, _SEQ_ATTRIBUTE, seq)
     cached = output.scheduled_cached_reqs
     new = [(r.req_id, r.num_computed_tokens, _prefilled(r)) for r in output.scheduled_new_reqs]
     spec = {k: len(v) for k, v in output.scheduled_spec_decode_tokens.items()}
     ledger.put(
         _render_step,
         (
-            _next_seq, t0, t1, m0, dict(output.num_scheduled_tokens), new,
+            seq, t0, t1, m0, dict(output.num_scheduled_tokens), new,
             (list(cached.req_ids), list(cached.num_computed_tokens), _outputs(cached)),
             set(_resumed(cached)), spec,
             len(scheduler.running), len(scheduler.waiting) + len(getattr(scheduler, "skipped_waiting", ())),
             _kv_usage(scheduler),
         ),
     )  # fmt: skip
-    _next_seq += 1
 
 
 def on_result(t0: int, _scheduler: Any, arguments: Any, keywords: Any, result: Any) -> None:
@@ -179,13 +181,13 @@ def _render_step(payload: Any) -> ledger.Record:
     record = {
         "kind": "step", "seq": seq, "t0": t0, "t1": t1, "m0": m0, "total": sum(scheduled.values()),
         "running": running, "waiting": waiting, "kv": kv, "ids": list(scheduled), "new": list(scheduled.values()),
-        "computed": [computed.get(i) for i in scheduled], "prompt": [], "out": [],
+        "computed": [computed.get(i) for i in scheduled], "prompts": [], "out": [],
         "spec": [spec.get(i, 0) for i in scheduled], "first": [], "resumed": [i in again for i in scheduled],
     }  # fmt: skip
     for request_id in scheduled:
         known = _live.get(request_id)
         out = output_before.get(request_id, 0)
-        record["prompt"].append(None if known is None else known.prompt)
+        record["prompts"].append(None if known is None else known.prompt)
         record["out"].append(out if out >= 0 else None)
         record["first"].append(known is not None and not known.scheduled)
         if known is not None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from stepscope_hook import ledger, steps
+from . import ledger, steps
 
 
 def install() -> None:
@@ -43,7 +43,10 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         self.waiting = waiting
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
         wrap = self.waiting.pop(fullname, None)
         if wrap is None:

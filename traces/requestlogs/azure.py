@@ -1,0 +1,88 @@
+"""Azure LLM inference traces (2023, 2024): `TIMESTAMP,ContextTokens,GeneratedTokens`.
+
+Two spellings of the time: `2023-11-16 18:17:03.9799600` and `2024-05-10 00:00:00.009930+00:00`. Both are read exactly
+to the nanosecond; a time without an offset is taken as UTC. Columns go by name, extra ones are passed over.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from traces.clock import NS_PER_S
+from traces.errors import UnreadableInput
+from traces.requestlogs.base import LogOptions, RequestLogFrame, read_lines, settle, token_problem
+
+_COLUMNS = ("timestamp", "contexttokens", "generatedtokens")
+_DAY, _TIME = r"\d{4}-\d\d-\d\d", r"\d\d:\d\d:\d\d"
+_TIMESTAMP = rf"^({_DAY})[ T]({_TIME})(?:\.(\d{{1,9}}))?\s*(?:Z|UTC|([+-])(\d\d):?(\d\d))?$"
+
+
+class AzureFormat:
+    """See the module."""
+
+    name = "azure"
+
+    def sniff(self, path: Path, head: bytes) -> bool:  # noqa: ARG002
+        """Whether the first line names the three columns."""
+        return set(_COLUMNS) <= set(_names(head.partition(b"\n")[0].decode(errors="replace")))
+
+    def read(self, path: Path, options: LogOptions) -> RequestLogFrame:
+        """One request per row. Raises UnreadableInput without the header, without rows, or as options say."""
+        lines = read_lines(path)
+        names = _names(lines["text"][0] or "")
+        if not set(_COLUMNS) <= set(names):
+            raise UnreadableInput(
+                f"{path}:1: the columns TIMESTAMP, ContextTokens and GeneratedTokens are not named",
+                hint="give the CSV with its header line",
+            )
+        fields = pl.col("text").str.split(",")
+        when, context, generated = (
+            fields.list.get(names.index(name), null_on_oob=True).str.strip_chars().str.strip_chars('"')
+            for name in _COLUMNS
+        )
+        rows = (
+            lines.slice(1)
+            .filter(pl.col("text").is_not_null())
+            .with_columns(
+                n_fields=fields.list.len(),
+                arrival_ns=_nanoseconds(when),
+                input_tokens=context.str.to_integer(strict=False),
+                output_tokens=generated.str.to_integer(strict=False),
+            )
+        )
+        wrong_width = pl.when(pl.col("n_fields") != len(names)).then(
+            pl.format("{} fields where the header names {}", "n_fields", pl.lit(len(names)))
+        )
+        no_time = pl.when(pl.col("arrival_ns").is_null()).then(pl.lit("TIMESTAMP is not a date and time"))
+        rows = rows.with_columns(
+            problem=pl.coalesce(
+                wrong_width,
+                no_time,
+                token_problem("input_tokens", "ContextTokens", least=1),
+                token_problem("output_tokens", "GeneratedTokens", least=0),
+            )
+        )
+        return settle(rows, path=path, log_format=self.name, block_tokens=None, epoch=True, options=options)
+
+
+def _names(header: str) -> list[str]:
+    return [name.strip().strip('"').lower() for name in header.removeprefix("\ufeff").split(",")]
+
+
+def _nanoseconds(text: pl.Expr) -> pl.Expr:
+    """Nanoseconds since the epoch; NULL where `text` is no date and time."""
+    part = text.str.extract_groups(_TIMESTAMP).struct.rename_fields(
+        ["day", "time", "fraction", "sign", "hours", "minutes"]
+    )
+    moment = pl.concat_str(part.struct.field("day"), part.struct.field("time"), separator=" ")
+    seconds = moment.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False).dt.epoch("s")
+    fraction_ns = part.struct.field("fraction").str.pad_end(9, "0").str.to_integer(strict=False).fill_null(0)
+    hours, minutes = (
+        part.struct.field(name).str.to_integer(strict=False).fill_null(0) for name in ("hours", "minutes")
+    )
+    offset = (hours * 3600 + minutes * 60) * pl.when(part.struct.field("sign") == "-").then(-1).otherwise(1)
+    # Beyond these years nanoseconds leave 64 bits.
+    sane = pl.when(seconds.is_between(-9_000_000_000, 9_000_000_000)).then(seconds)
+    return (sane - offset) * NS_PER_S + fraction_ns
