@@ -60,11 +60,19 @@ class Composition:
 
         return preset_names()
 
-    def analysis(self) -> Any:
+    def model_config(self, name: str | None) -> dict[str, Any] | None:
+        """What `--model-config PRESET|config.json` names; None where it is not given."""
+        from analyzers.presets import model_config
+
+        return None if name is None else model_config(name)
+
+    def analysis(self, config: dict[str, Any] | None = None) -> Any:
         """The analysis that follows linking, as `ingest` takes it."""
+        from functools import partial
+
         from analyzers.pipeline import analyze
 
-        return analyze
+        return partial(analyze, model_config=config)
 
     def finish(self, run_dir: Any, *, as_json: bool, quiet: bool) -> None:
         """Ingest a run directory and print its summary."""

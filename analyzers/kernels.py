@@ -15,6 +15,8 @@ from importlib.resources import files
 import duckdb
 import polars as pl
 
+from traces.rows import first_row
+
 CATEGORIES: tuple[str, ...] = (
     "gemm", "attention", "kv_cache", "moe", "norm", "activation", "rope", "elementwise", "reduce", "embedding",
     "logits", "sampling", "quantize", "comm", "memcpy", "memset", "other",
@@ -102,7 +104,7 @@ def mark_logits(con: duckdb.DuckDBPyConnection, run_id: str, *, vocab_size: int,
     """
     low = -(-vocab_size // tensor_parallel)
     high = -(-low // 256) * 256
-    row = con.execute(_sql("kernel_logits"), {"run_id": run_id, "low": low, "high": high}).fetchone()
+    row = first_row(con.execute(_sql("kernel_logits"), {"run_id": run_id, "low": low, "high": high}))
     return int(row[0]) if row is not None else 0
 
 

@@ -2,23 +2,65 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 import duckdb
 
-from analyzers import kernels
-from traces.store import TraceStore, named_sql, writing
+from analyzers import kernels, phases
+from analyzers.costs.shape import ModelShape, model_shape
+from traces.errors import UsageProblem
+from traces.rows import first_row
+from traces.store import TraceStore, writing
 
 
-def analyze(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
-    """Fill the derived columns and tables of run `run_id`; what an earlier analysis wrote is replaced."""
+def analyze(con: duckdb.DuckDBPyConnection, run_id: str, model_config: Mapping[str, Any] | None = None) -> None:
+    """Fill the derived columns and tables of run `run_id`; what an earlier analysis wrote is replaced.
+
+    `model_config` is a Hugging Face configuration; where it is not given, the one the run recorded is used. Raises
+    UsageProblem where a given configuration cannot be understood.
+    """
     con.execute("SET VARIABLE run_id = ?", [run_id])
-    kernels.apply_categories(con, run_id)
-    con.execute(named_sql("phases_whole", "analyzers"))
+    if model_config is not None:
+        _remember(con, run_id, model_config)
+    model = _model(con, run_id, given=model_config is not None)
+    named = kernels.apply_categories(con, run_id)
+    if model is not None:
+        kernels.mark_logits(con, run_id, vocab_size=model.vocab)
+    row = first_row(con.execute("SELECT device_kind FROM runs WHERE run_id = ?", [run_id]))
+    on_gpu = row is not None and row[0] in ("cuda", "hip")
+    phases.fill(con, run_id, named, phases.SplitBasis(model=model, overlap=on_gpu))
 
 
-def analyze_run(name: str) -> str:
+def analyze_run(name: str, model_config: Mapping[str, Any] | None = None) -> str:
     """Analyze the run that `PATH[#run_id]` names again, atomically; returns `PATH#run_id`."""
     with TraceStore.open(name) as store:
         path, run_id = store.path, store.run_id
     with writing(path) as con:
-        analyze(con, run_id)
+        analyze(con, run_id, model_config)
     return f"{path}#{run_id}"
+
+
+def _remember(con: duckdb.DuckDBPyConnection, run_id: str, config: Mapping[str, Any]) -> None:
+    con.execute(
+        "UPDATE runs SET config = json_merge_patch(coalesce(config, '{}'), ?::JSON) WHERE run_id = ?",
+        [json.dumps({"model_config": config}), run_id],
+    )
+
+
+def _model(con: duckdb.DuckDBPyConnection, run_id: str, *, given: bool) -> ModelShape | None:
+    """The model's shape, divided over tensor-parallel ranks; None where the run does not say or it is not known."""
+    row = first_row(con.execute(
+        "SELECT config -> 'model_config', config ->> '$.engine_facts.tensor_parallel_size' FROM runs WHERE run_id = ?", [run_id]
+    ))
+    if row is None or row[0] is None:
+        return None
+    config = json.loads(row[0])
+    try:
+        shape = model_shape(config, dtype=config.get("dtype") or config.get("torch_dtype"))
+    except UsageProblem:
+        if given:
+            raise
+        return None
+    return shape.divided(int(row[1])) if row[1] and int(row[1]) > 1 else shape

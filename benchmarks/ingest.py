@@ -12,7 +12,8 @@ interpreter start included; contenders take turns, and the ratios are given with
     hta         TraceAnalysis(...) of HolisticTraceAnalysis, with the interpreter given by --peer-python
     orjson      orjson.loads of the decompressed bytes, nothing else
 
-HolisticTraceAnalysis needs an environment of its own: python -m venv V && V/bin/pip install HolisticTraceAnalysis orjson
+HolisticTraceAnalysis needs an environment of its own:
+    python -m venv V && V/bin/pip install HolisticTraceAnalysis orjson
 """
 
 from __future__ import annotations

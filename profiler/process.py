@@ -23,8 +23,8 @@ from traces.errors import EngineFailed, UsageProblem
 
 RUN_ID_VARIABLE = "STEPSCOPE_RUN_ID"
 LOG_TAIL_LINES = 30
-INTERRUPT_GRACE_S = 8.0
-TERMINATE_GRACE_S = 5.0
+INTERRUPT_GRACE_S = 6.0
+TERMINATE_GRACE_S = 3.0
 KILL_GRACE_S = 5.0
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -61,8 +61,9 @@ class Terminal:
             self._show()
 
     def note(self, text: str) -> None:
-        self._out.write(f"{self._clear()}  ! {text}\n")
-        self._show()
+        if text:
+            self._out.write(f"{self._clear()}  ! {text}\n")
+            self._show()
 
     def close(self) -> None:
         self._end_stage()

@@ -83,10 +83,12 @@ def _drive(stages: Stages, plan_warmup: Plan, plan: Plan) -> None:
             raise
     except StopTimeout as error:
         facts.status, facts.failure = "stop_timeout", error.message
+        stages.observer.note(error.hint)
     except EngineFailed as error:
         facts.status, facts.failure = "engine_failed", error.message
         if not stages.served:
             raise _with_log(error, stages) from error
+        stages.observer.note(error.hint)
     except (StepscopeError, OSError) as error:  # our own files cannot be written
         facts.status, facts.failure = "interrupted", str(error)
         raise

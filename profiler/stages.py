@@ -140,7 +140,8 @@ class Stages:
             await self._bounded(capture, load)
         except EngineFailed:
             self._stop.set()
-            await self._await_orphan()
+            if not await server.answers(self.engine.ready_path):
+                await self._await_orphan()
             raise
         finally:
             load.cancel()  # a no-op once it is done

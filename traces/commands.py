@@ -32,11 +32,12 @@ def ingest_paths(
 @click.option("--name", help="What to call the run.")
 @click.option("--stacks", is_flag=True, help="Keep every Python frame (three quarters of many files).")
 @click.option("--no-analyze", is_flag=True, help="Link only; fill derived tables later with `analyze`.")
+@click.option("--model-config", metavar="PRESET|config.json", help="The model, where the recording does not say.")
 @click.option("--strict", is_flag=True, help="Exit 5 when health checks withhold a number.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @click.pass_obj
 def ingest(
-    obj: Any, paths: tuple[str, ...], out: Path | None, name: str | None, stacks: bool, no_analyze: bool, strict: bool,
+    obj: Any, paths: tuple[str, ...], out: Path | None, name: str | None, stacks: bool, no_analyze: bool, model_config: str | None, strict: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
     """Read traces (torch profiler JSON, Nsight SQLite), a directory of ranks, or a run directory into a database."""
@@ -44,7 +45,8 @@ def ingest(
     from traces.strict import refuse_withheld
 
     target = out or default_target(paths)
-    finish = None if no_analyze else obj.analysis()
+    config = obj.model_config(model_config)
+    finish = None if no_analyze else obj.analysis(config)
     report = ingest_paths(paths, target, finish=finish, quiet=quiet, name=name, stacks=stacks)
     click.echo(f"{target}#{report.run_id}")
     if strict:

@@ -11,6 +11,7 @@ import json
 
 import duckdb
 
+from traces.rows import first_row
 from traces.store import named_sql
 from traces.unrecorded import host_marks, mark_unrecorded, stage_has
 
@@ -54,7 +55,7 @@ def check(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
     staged = stage_has(con, "sources")
     kept = "" if staged else f"AND check_id NOT IN {_STAGE_CHECK_IDS}"
     con.execute(f"DELETE FROM health WHERE run_id = ? {kept}", [run_id])
-    row = con.execute("SELECT count(DISTINCT rank) FROM sources WHERE run_id = ?", [run_id]).fetchone()
+    row = first_row(con.execute("SELECT count(DISTINCT rank) FROM sources WHERE run_id = ?", [run_id]))
     several = row is not None and row[0] > 1
     with host_marks(con, run_id):
         mark_unrecorded(con, run_id)

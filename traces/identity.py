@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 
 from traces.manifest import RunManifest
+from traces.rows import first_row
 from traces.store import SCHEMA_VERSION, named_sql
 
 _EPOCH_2000_NS = 946_684_800_000_000_000
@@ -22,9 +23,9 @@ def already_ingested(con: duckdb.DuckDBPyConnection, hashes: Sequence[str | None
     wanted = sorted(item for item in hashes if item is not None)
     if not wanted or len(wanted) != len(hashes):
         return None
-    row = con.execute(
+    row = first_row(con.execute(
         "SELECT run_id FROM sources GROUP BY run_id HAVING list_sort(list(sha256)) = ?::VARCHAR[] LIMIT 1", [wanted]
-    ).fetchone()
+    ))
     return str(row[0]) if row else None
 
 
@@ -44,13 +45,13 @@ def describe_run(con: duckdb.DuckDBPyConnection, run_id: str, manifest: RunManif
         "SELECT meta FROM stage.sources WHERE role = 'trace' ORDER BY rank, src"
     ).fetchall() if row[0]]  # fmt: skip
     _describe_devices(con, run_id, metas, manifest)
-    window = con.execute(
+    window = first_row(con.execute(
         "SELECT min(window_start_ns), max(window_end_ns) FROM devices WHERE run_id = ?", [run_id]
-    ).fetchone() or (None, None)
+    )) or (None, None)
     if window[0] is None:
-        window = con.execute(
+        window = first_row(con.execute(
             "SELECT min(host_start_ns), max(host_end_ns) FROM steps WHERE run_id = ?", [run_id]
-        ).fetchone() or (None, None)
+        )) or (None, None)
     engine = _engine(con, metas, manifest)
     row = {
         "run_id": run_id,
@@ -65,7 +66,7 @@ def describe_run(con: duckdb.DuckDBPyConnection, run_id: str, manifest: RunManif
         "clock": "epoch" if window[0] is not None and window[0] > _EPOCH_2000_NS else "recording",
         "window_start_ns": window[0],
         "window_end_ns": window[1],
-        "config": json.dumps(asdict(manifest) if manifest else _facts(metas)),
+        "config": json.dumps(_config(con, metas, manifest)),
         "schema_version": SCHEMA_VERSION,
     }
     con.execute(f"INSERT INTO runs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values()))
@@ -74,10 +75,10 @@ def describe_run(con: duckdb.DuckDBPyConnection, run_id: str, manifest: RunManif
 def _engine(con: duckdb.DuckDBPyConnection, metas: Sequence[dict[str, Any]], manifest: RunManifest | None) -> str:
     if manifest is not None:
         return manifest.engine
-    row = con.execute(
+    row = first_row(con.execute(
         "SELECT l.engine FROM stage.label_event AS e JOIN stage.label AS l USING (labels) WHERE l.engine IS NOT NULL "
         "GROUP BY ALL ORDER BY count(*) DESC LIMIT 1"
-    ).fetchone()
+    ))
     if row:
         return str(row[0])
     return "vllm" if any("vllm_version" in meta for meta in metas) else "unknown"
@@ -114,7 +115,7 @@ def _describe_devices(
         for item in listed if isinstance(listed, list) else []:
             if isinstance(item, dict) and isinstance(item.get("id"), int):
                 properties.setdefault(item["id"], item)
-    on_cpu = con.execute("SELECT count(*) FROM kernels WHERE run_id = ? AND kind = 'cpu_op'", [run_id]).fetchone()
+    on_cpu = first_row(con.execute("SELECT count(*) FROM kernels WHERE run_id = ? AND kind = 'cpu_op'", [run_id]))
     for (device,) in con.execute("SELECT DISTINCT device FROM devices WHERE run_id = ?", [run_id]).fetchall():
         if on_cpu and on_cpu[0]:
             name, vendor, memory = (manifest.device_name if manifest else None), "cpu", None
@@ -141,6 +142,26 @@ def _vendor(name: str | None, metas: Sequence[dict[str, Any]]) -> str | None:
 
 def _integer(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
+
+
+def _config(
+    con: duckdb.DuckDBPyConnection, metas: Sequence[dict[str, Any]], manifest: RunManifest | None
+) -> dict[str, Any]:
+    """The manifest of our own runs, facts of the recording otherwise; `model_config` and `engine_facts` of the ledger."""
+    kept = asdict(manifest) if manifest else _facts(metas)
+    row = first_row(con.execute(
+        "SELECT text FROM stage.ledger_marks WHERE kind = 'header' AND text IS NOT NULL ORDER BY ts_ns LIMIT 1"
+    ))
+    if row is None:
+        return kept
+    try:
+        header = json.loads(row[0])
+    except json.JSONDecodeError:
+        return kept
+    if isinstance(header, dict):
+        kept["model_config"] = header.pop("model", None)
+        kept["engine_facts"] = {key: value for key, value in header.items() if key not in ("kind", "pid", "ts", "mono")}
+    return kept
 
 
 def _facts(metas: Sequence[dict[str, Any]]) -> dict[str, Any]:

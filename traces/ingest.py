@@ -19,6 +19,7 @@ from traces.inputs import InputFile, expand_inputs
 from traces.link import LinkContext, create_stage, link
 from traces.manifest import MANIFEST_NAME, RunManifest
 from traces.readers.base import ReadOptions, ReadReport
+from traces.rows import first_row
 from traces.sink import StageSink
 from traces.sniff import reader_named
 from traces.store import writing
@@ -209,10 +210,10 @@ def _log_tables() -> tuple[str, ...]:
 
 
 def _check_content(con: duckdb.DuckDBPyConnection, reads: Sequence[_Read]) -> None:
-    row = con.execute(
+    row = first_row(con.execute(
         "SELECT (SELECT count(*) FROM stage.events) + (SELECT count(*) FROM stage.ledger_steps) "
         "+ (SELECT count(*) FROM stage.requests)"
-    ).fetchone()
+    ))
     if row and row[0]:
         return
     names = ", ".join(read.item.path.name for read in reads[:5])

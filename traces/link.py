@@ -14,6 +14,7 @@ import polars as pl
 
 from traces import health, labels
 from traces.readers.staging import LOG_TABLES
+from traces.rows import first_row
 from traces.store import named_sql
 
 _SQL_TYPES = {"uint32": "UINTEGER", "int64": "BIGINT", "string": "VARCHAR", "double": "DOUBLE", "bool": "BOOLEAN"}
@@ -68,7 +69,7 @@ def _run(con: duckdb.DuckDBPyConnection, *names: str) -> None:
 
 
 def _count(con: duckdb.DuckDBPyConnection, table: str) -> int:
-    row = con.execute(f"SELECT count(*) FROM {table}").fetchone()
+    row = first_row(con.execute(f"SELECT count(*) FROM {table}"))
     return int(row[0]) if row else 0
 
 
@@ -116,11 +117,11 @@ def _store_frame(con: duckdb.DuckDBPyConnection, table: str, data: pl.DataFrame)
 
 def _is_cpu_recording(con: duckdb.DuckDBPyConnection) -> bool:
     """No device, no device activity and no device call, but operators: the compute thread is the device."""
-    row = con.execute(
+    row = first_row(con.execute(
         "SELECT count(*) FILTER (WHERE e.cat BETWEEN 1 AND 4 OR e.cat IN (11, 12)), count(*) FILTER (WHERE e.cat = 10) "
         "FROM stage.events AS e JOIN stage.sources AS s USING (src) WHERE s.role = 'trace'"
-    ).fetchone()
-    devices = con.execute(
+    ))
+    devices = first_row(con.execute(
         "SELECT count(*) FROM stage.sources WHERE json_array_length(meta -> 'deviceProperties') > 0 AND role = 'trace'"
-    ).fetchone()
+    ))
     return bool(row and devices and row[0] == 0 and row[1] > 0 and devices[0] == 0)

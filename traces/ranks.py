@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import duckdb
 
+from traces.rows import first_row
 from traces.store import named_sql
 
 # A correction has to be worth it, and surer than its own spread.
@@ -124,7 +125,7 @@ def _join_slices(con: duckdb.DuckDBPyConnection, files: Sequence[_File]) -> tupl
     slices = [[file.src, group[0].src, file.first_ns, file.last_ns] for group in groups for file in group]
     con.executemany("INSERT INTO stage.slice VALUES (?, ?, ?, ?)", slices)
     con.execute(f"CREATE TABLE stage.slice_duplicate AS {named_sql('slice_duplicates')}")
-    row = con.execute("SELECT count(*) FROM stage.slice_duplicate").fetchone()
+    row = first_row(con.execute("SELECT count(*) FROM stage.slice_duplicate"))
     con.execute("DELETE FROM stage.events WHERE (src, seq) IN (SELECT (src, seq) FROM stage.slice_duplicate)")
     joined = tuple(pair for group in groups for pair in _append(con, group))
     return joined, int(row[0]) if row else 0

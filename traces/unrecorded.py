@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import duckdb
 
+from traces.rows import first_row
 from traces.store import named_sql
 
 # The reason, as `gaps.detail`; the query of its pieces; what has to be there for it to find any.
@@ -28,19 +29,22 @@ _HOLES = ("between two files", "unrecorded_holes", "SELECT 1 FROM stage.file_spa
 def mark_unrecorded(con: duckdb.DuckDBPyConnection, run_id: str) -> int:
     """Cut gaps so that what the recording cannot speak for has cause 'unrecorded'; the pieces found.
 
-    Totals of steps and devices stay exact: busy + idle + unrecorded = window. Called again, it finds nothing more.
-    Needs temp table `host_mark` (see `host_marks`).
+    Totals of steps and devices stay exact: busy + idle + unrecorded = window. A run that was marked before stays as it
+    is. Needs temp table `host_mark` (see `host_marks`).
     """
+    marked = "SELECT 1 FROM gaps WHERE run_id = ? AND cause = 'unrecorded' LIMIT 1"
+    if con.execute(marked, [run_id]).fetchone() is not None:
+        return 0
     con.execute(
         "CREATE OR REPLACE TEMP TABLE unrecorded_piece "
         "(rank INTEGER, device INTEGER, gap_id BIGINT, start_ns BIGINT, end_ns BIGINT, why VARCHAR)"
     )
     kinds = (*_KINDS, _HOLES) if stage_has(con, "file_span") else _KINDS
     for why, name, condition in kinds:
-        if con.execute(condition, {"run_id": run_id}).fetchone() is not None:
+        if first_row(con.execute(condition, {"run_id": run_id})) is not None:
             query = named_sql(name).rstrip().rstrip(";")
             con.execute(f"INSERT INTO unrecorded_piece SELECT *, '{why}' FROM ({query})", {"run_id": run_id})
-    row = con.execute("SELECT count(*) FROM unrecorded_piece").fetchone()
+    row = first_row(con.execute("SELECT count(*) FROM unrecorded_piece"))
     found = int(row[0]) if row else 0
     if found:
         con.execute("SET VARIABLE run_id = ?", [run_id])
@@ -64,7 +68,7 @@ def host_marks(con: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[None]:
 
 def stage_has(con: duckdb.DuckDBPyConnection, table: str) -> bool:
     """Whether the staging database is attached and has this table."""
-    found = con.execute(
-        "SELECT 1 FROM duckdb_tables() WHERE database_name = 'stage' AND table_name = ?", [table]
-    ).fetchone()
+    found = first_row(
+        con.execute("SELECT 1 FROM duckdb_tables() WHERE database_name = 'stage' AND table_name = ?", [table])
+    )
     return found is not None

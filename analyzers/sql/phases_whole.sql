@@ -1,4 +1,4 @@
--- Steps of one phase belong to it whole: prefill_ns + decode_ns + other_ns = busy_ns (ns). Mixed steps are split elsewhere.
+-- Steps of one phase belong to it whole: prefill_ns + decode_ns + other_ns = busy_ns (ns). Mixed steps come later.
 UPDATE steps
 SET prefill_ns = CASE kind WHEN 'prefill' THEN busy_ns ELSE 0 END,
     decode_ns = CASE kind WHEN 'decode' THEN busy_ns ELSE 0 END,

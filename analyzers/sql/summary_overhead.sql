@@ -1,9 +1,9 @@
--- One row: what recording cost, the profiled window against the control pass, both as the engine's own ledger has them.
--- Steps are compared at equal kind and batch: per (token count) group with steps in both, the medians of schedule-to-result.
--- steps          steps of the window that have a counterpart
--- step_ratio     Σ window duration / Σ what the control's medians say for the same steps; 1.0: recording cost nothing
--- tpot_ratio     median inter-token time inside the window / median of the control pass
--- throughput_ratio   1 / step_ratio: tokens per engine second, window against control
+-- One row: what recording cost, the profiled window against the control pass.
+-- steps              steps of the window whose token count occurs in the control pass too
+-- step_ratio         Σ schedule-to-result of these steps / Σ the control's median for the same token count; 1.0: no cost
+-- throughput_ratio   its inverse: tokens per engine second, window against control
+-- tokens             output tokens of the window whose counterpart (same session, turn and index) is in the control pass
+-- tpot_ratio         Σ inter-token time of these / Σ of their counterparts, as the client saw them
 WITH step AS (
     SELECT
         l.pass, l.total_tokens, l.result_end_ns - l.sched_start_ns AS ns,
@@ -22,17 +22,25 @@ grouped AS (
     GROUP BY total_tokens
 ),
 token AS (
-    SELECT q.pass, t.ts_ns, t.ts_ns - lag(t.ts_ns) OVER (PARTITION BY t.request_id ORDER BY t.i) AS ns, r.window_start_ns, r.window_end_ns
+    SELECT
+        q.pass, q.session_id, q.turn, t.i, t.ts_ns, t.ts_ns - lag(t.ts_ns) OVER (PARTITION BY t.request_id ORDER BY t.i) AS ns,
+        lag(t.ts_ns) OVER (PARTITION BY t.request_id ORDER BY t.i) >= r.window_start_ns AND t.ts_ns < r.window_end_ns AS inside
     FROM tokens AS t
     JOIN requests AS q USING (run_id, request_id)
     JOIN runs AS r USING (run_id)
     WHERE t.run_id = $run_id
+),
+paired AS (
+    SELECT count(*) AS tokens, sum(p.ns) / nullif(sum(c.ns), 0) AS tpot_ratio
+    FROM token AS p
+    JOIN token AS c ON c.session_id = p.session_id AND c.turn = p.turn AND c.i = p.i
+    WHERE p.pass = 'profiled' AND p.inside AND c.pass = 'control'
 )
 SELECT
     sum(n)::BIGINT AS steps,
     sum(window_ns) / nullif(sum(n * control_ns), 0) AS step_ratio,
-    (SELECT median(ns) FILTER (WHERE pass = 'profiled' AND ts_ns BETWEEN window_start_ns AND window_end_ns)
-        / nullif(median(ns) FILTER (WHERE pass = 'control'), 0) FROM token) AS tpot_ratio,
-    sum(n * control_ns) / nullif(sum(window_ns), 0) AS throughput_ratio
-FROM grouped
+    sum(n * control_ns) / nullif(sum(window_ns), 0) AS throughput_ratio,
+    any_value(paired.tokens) AS tokens,
+    any_value(paired.tpot_ratio) AS tpot_ratio
+FROM grouped, paired
 WHERE n > 0 AND control_ns IS NOT NULL

@@ -73,7 +73,7 @@ EVENT_COLUMNS = pa.schema(
         pa.field("name", pa.uint32(), nullable=False),  # string id; 0: no name
         pa.field("pid", pa.int64()),  # NULL where it is not a number
         pa.field("tid", pa.int64()),
-        pa.field("ts", pa.int64()),  # ns; NULL where missing, not finite or beyond int64
+        pa.field("ts", pa.int64()),  # ns since base_ns; NULL where missing, not finite or beyond int64
         pa.field("dur", pa.int64()),  # ns; NULL likewise. Negative values are delivered as they are
         pa.field("corr", pa.int64()),  # args.correlation
         pa.field("ext", pa.int64()),  # args["External id"]
@@ -124,7 +124,7 @@ class ReadReport:
     meta: dict[str, Any] = field(default_factory=dict)  # top-level keys of the file (decoded), less traceEvents
     rank: int | None = None
     trace_id: str | None = None
-    base_ns: int = 0
+    base_ns: int = 0  # to be added to every `ts` of this file
 
 
 class Reader(Protocol):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import polars as pl
 import pyarrow as pa
@@ -19,6 +21,8 @@ from traces.readers.staging import LOG_TABLES
 
 _MARK = b'{"stepscope_request":'
 RECORD_VERSION = 1
+BLOCK_BYTES = 4 << 20
+MAX_LINE_BYTES = 64 << 20  # a record of a million tokens has 20 MB; a longer "line" is no record of ours
 
 _POLARS: dict[pa.DataType, pl.DataType] = {pa.int64(): pl.Int64(), pa.string(): pl.String()}
 # What a line holds: the columns of staging `requests` under the same names, and the times of the tokens.
@@ -31,9 +35,15 @@ _LINE_SCHEMA: dict[str, pl.DataType] = {
 
 
 class RequestsReader:
-    """Columns straight from the JSON lines; lines are looked at one by one only where the file is damaged."""
+    """Columns straight from the JSON lines; lines are looked at one by one only in blocks that are damaged.
+
+    `block_bytes` bounds what is held at a time: memory does not grow with the file.
+    """
 
     name = "requests"
+
+    def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
+        self._block_bytes = block_bytes
 
     def sniff(self, path: Path, head: bytes) -> bool:
         """Whether the first line is a request record; an empty `requests*.jsonl` counts, as no request had ended."""
@@ -48,29 +58,69 @@ class RequestsReader:
         requests, whose rows in `tokens` may be fewer than their output_tokens. Raises UnreadableInput where the file
         cannot be opened, or has content of which no line is a record.
         """
+        report = ReadReport(path=path, format=self.name, kept={"requests": 0, "tokens": 0})
+        report.meta = {"chunk_timed_requests": 0}
+        digest = hashlib.sha256()
         try:
-            raw = path.read_bytes()
+            with path.open("rb") as file:
+                for block, dropped in _blocks(file, digest, self._block_bytes):
+                    _drop(report, "no record", dropped)
+                    self._take(block, src, sink, report)
+                    if options.progress is not None:
+                        options.progress(file.tell(), report.events)
+                report.bytes_read = file.tell()
         except OSError as error:
             raise UnreadableInput(
                 f"cannot read {path}: {error.strerror}", hint="give a file of request records"
             ) from error
-        report = ReadReport(path=path, format=self.name, sha256=hashlib.sha256(raw).hexdigest(), bytes_read=len(raw))
-        frame = _parse(raw, report)
-        if frame.is_empty() and raw.strip():
+        report.sha256 = digest.hexdigest()
+        if report.dropped and not report.kept["requests"]:
             raise UnreadableInput(f"no line of {path} is a request record", hint="give the requests.jsonl of a run")
-        report.events = frame.height + sum(report.dropped.values())
-        report.meta = {"chunk_timed_requests": frame.filter(pl.col("token_source") == "chunks").height}
-        requests = frame.select(field.name for field in LOG_TABLES["requests"] if field.name != "src")
-        self._append(sink, "requests", requests, src, report)
-        self._append(sink, "tokens", _tokens(frame), src, report)
-        if options.progress is not None:
-            options.progress(report.bytes_read, report.events)
         return report
 
-    def _append(self, sink: Sink, table: str, frame: pl.DataFrame, src: int, report: ReadReport) -> None:
-        columns = frame.select(pl.lit(src, dtype=pl.UInt32).alias("src"), pl.all())
-        sink.append(table, columns.to_arrow().cast(LOG_TABLES[table]))
-        report.kept[table] = frame.height
+    def _take(self, block: bytes, src: int, sink: Sink, report: ReadReport) -> None:
+        frame = _parse(block, report)
+        report.meta["chunk_timed_requests"] += frame.filter(pl.col("token_source") == "chunks").height
+        requests = frame.select(field.name for field in LOG_TABLES["requests"] if field.name != "src")
+        _append(sink, "requests", requests, src, report)
+        _append(sink, "tokens", _tokens(frame), src, report)
+        report.events = report.kept["requests"] + sum(report.dropped.values())
+
+
+def _append(sink: Sink, table: str, frame: pl.DataFrame, src: int, report: ReadReport) -> None:
+    if frame.is_empty():
+        return
+    columns = frame.select(pl.lit(src, dtype=pl.UInt32).alias("src"), pl.all())
+    sink.append(table, columns.to_arrow().cast(LOG_TABLES[table]))
+    report.kept[table] += frame.height
+
+
+def _drop(report: ReadReport, reason: str, count: int) -> None:
+    if count:
+        report.dropped[reason] = report.dropped.get(reason, 0) + count
+
+
+def _blocks(file: BinaryIO, digest: hashlib._Hash, size: int) -> Iterator[tuple[bytes, int]]:
+    """Blocks of whole lines, the last one with what follows the last newline; and how many lines before each were
+    too long to be a record. Bytes pass through `digest` as they come."""
+    rest, overlong = b"", False
+    while data := file.read(size):
+        digest.update(data)
+        dropped = 0
+        if overlong:  # inside a line that was given up
+            end = data.find(b"\n") + 1
+            if not end:
+                continue
+            data, overlong, dropped = data[end:], False, 1
+        rest += data
+        cut = rest.rfind(b"\n") + 1
+        block, rest = rest[:cut], rest[cut:]
+        if len(rest) > MAX_LINE_BYTES:
+            rest, overlong = b"", True
+        if block or dropped:
+            yield block, dropped
+    if rest or overlong:
+        yield rest, int(overlong)
 
 
 def _tokens(frame: pl.DataFrame) -> pl.DataFrame:
@@ -86,7 +136,7 @@ def _parse(raw: bytes, report: ReadReport) -> pl.DataFrame:
             body = body + b"\n" + whole
         else:
             report.truncated = f"the last line is cut off after {len(tail)} bytes"
-            report.dropped["torn line"] = 1
+            _drop(report, "torn line", 1)
     try:
         frame = _read(body)
     except pl.exceptions.PolarsError:
@@ -94,8 +144,7 @@ def _parse(raw: bytes, report: ReadReport) -> pl.DataFrame:
     if frame is None or not _sound(frame):
         lines = [line for line in body.split(b"\n") if line.strip()]
         records = [record for line in lines if (record := _record(line)) is not None]
-        if len(records) < len(lines):
-            report.dropped["no record"] = len(lines) - len(records)
+        _drop(report, "no record", len(lines) - len(records))
         frame = _read(b"\n".join(records))
     return frame
 

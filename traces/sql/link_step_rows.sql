@@ -33,7 +33,7 @@ SELECT
     END,
     l.prefill_reqs, l.prefill_tokens, l.prefill_kv_tokens, l.prefill_qq, l.prefill_qk,
     l.decode_reqs, l.decode_tokens, l.decode_kv_tokens, l.decode_qk,
-    true, s.ledger_seq, l.caveats
+    true, s.ledger_seq, to_json(l.caveats)::VARCHAR
 FROM stage.step AS s
 LEFT JOIN stage.label AS l USING (labels)
 LEFT JOIN device AS d USING (step_id)

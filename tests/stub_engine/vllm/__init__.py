@@ -1,1 +1,1 @@
-"""Stands in for an engine that misbehaves in ways a real one cannot be brought to on demand. Found by PYTHONPATH only."""
+"""An engine that misbehaves in ways a real one cannot be brought to on demand. Found by PYTHONPATH only."""

@@ -4,6 +4,9 @@ Compiled functions take addresses and numbers only. Passing arrays would cost mo
 arguments and a reference count. The arrays behind the addresses belong to `compiled.CompiledParser`.
 """
 
+# ruff: noqa: PLR1714, SIM109
+# Compiled code: comparisons stay comparisons.
+
 from __future__ import annotations
 
 from traces.readers.kineto_json.machine import inlined, load_word, store_word
@@ -87,4 +90,4 @@ def clear_slots(context: int, first: int) -> None:
 def is_text(context: int, slot: int) -> bool:
     """Whether a slot holds a string."""
     what = get(context, 3 * slot)
-    return what == STRING or what == ESCAPED  # noqa: PLR1714  # compiled: a set would be built
+    return what == STRING or what == ESCAPED

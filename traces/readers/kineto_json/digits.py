@@ -1,5 +1,8 @@
 """Compiled twin of `decimals`: numbers from their decimal text to int64, without floats."""
 
+# ruff: noqa: PLR0912, PLR1714
+# Compiled code: comparisons stay comparisons.
+
 from __future__ import annotations
 
 from traces.readers.kineto_json.machine import compiled, inlined, load_byte

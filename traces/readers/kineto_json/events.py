@@ -1,5 +1,8 @@
 """Compiled loop over the event list: members to rows, everything else to counters."""
 
+# ruff: noqa: PLR1714
+# Compiled code: comparisons stay comparisons.
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -83,11 +83,12 @@ def intern(context: int, p: int, stop: int, kind: int) -> int:
     identity = load_word(_find(context, first, second) + 16)
     if identity != 0:
         return identity
-    return _intern_new(context, p, stop, kind, first, second)
+    return _intern_new(context, p, stop, kind)
 
 
 @compiled
-def _intern_new(context: int, p: int, stop: int, kind: int, first: int, second: int) -> int:
+def _intern_new(context: int, p: int, stop: int, kind: int) -> int:
+    first, second = _fingerprint(p, stop - p, get(context, KEY_1) + kind, get(context, KEY_2) + kind)
     p, stop = final_text(context, p, stop, kind)
     final_first, final_second = _fingerprint(p, stop - p, get(context, KEY_1), get(context, KEY_2))
     identity = load_word(_find(context, final_first, final_second) + 16)

@@ -1,5 +1,8 @@
 """Compiled member loops: where the values of an event stand, without looking into them."""
 
+# ruff: noqa: PLR1714, SIM109
+# Compiled code: comparisons stay comparisons.
+
 from __future__ import annotations
 
 from traces.readers.kineto_json.context import (

@@ -131,7 +131,7 @@ class Outline:
             case _State.INSIDE_EVENT:
                 return self._inside_event(buffer, position, end)
             case _:
-                self._trailing += len(bytes(buffer[position:end]).strip(b"\0 \t\r\n"))
+                self._trailing += len(bytes(buffer[position:end]).translate(None, b"\0 \t\r\n"))
                 return end
 
     def _start(self, buffer: Buffer, position: int, end: int) -> int:

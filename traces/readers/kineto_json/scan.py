@@ -1,5 +1,8 @@
 """Compiled scanners over raw addresses: ends of strings, of bare words and of bracketed values."""
 
+# ruff: noqa: PLR1714
+# Compiled code: comparisons stay comparisons.
+
 from __future__ import annotations
 
 from traces.readers.kineto_json.machine import (

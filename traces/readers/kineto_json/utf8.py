@@ -3,6 +3,9 @@
 Every function writes to `out` and returns the address behind what it wrote.
 """
 
+# ruff: noqa: PLR1714, SIM108
+# Compiled code: comparisons stay comparisons.
+
 from __future__ import annotations
 
 from traces.readers.kineto_json.machine import (

@@ -26,8 +26,9 @@ FAULT = os.environ.get("STUB_FAULT", "")
 TRACE = {"schemaVersion": 1, "traceEvents": []}
 ORPHAN = """
 import signal, sys, time, pathlib
-for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)
-if sys.argv[1] != "-":
+if sys.argv[1] == "-":
+    for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)
+else:
     time.sleep(1.5)
     pathlib.Path(sys.argv[1]).write_text('{"traceEvents": []}')
 time.sleep(300)
@@ -39,7 +40,7 @@ def option(name: str) -> str:
 
 
 def orphan(target: str) -> None:
-    subprocess.Popen([sys.executable, "-c", ORPHAN, target], start_new_session=True)  # noqa: S603
+    subprocess.Popen([sys.executable, "-c", ORPHAN, target], start_new_session=True)
 
 
 async def health(_request: web.Request) -> web.Response:
