@@ -141,3 +141,32 @@ def health(run: str, as_json: bool) -> None:
     with TraceStore.open(run) as store:
         rows = readings.health(store)
     echo_rows(rows, lambda: health_lines(rows), as_json=as_json)
+
+
+@click.command()
+@run_argument
+@click.option("--slowest", type=click.IntRange(min=1), help="Requests to list, the slowest first.  [default: 5]")
+@click.option("--id", "request_id", metavar="ID", help="One request, by the client's id or the engine's.")
+@click.option(
+    "--pass", "pass_name", type=click.Choice(["control", "profiled", "warmup", "all"]),
+    help="Requests of one pass.  [default: control, where nothing was recorded]",
+)  # fmt: skip
+@json_option
+def requests(run: str, slowest: int | None, request_id: str | None, pass_name: str | None, as_json: bool) -> None:
+    """Latency of RUN's requests, what their time went to, and what made the slow ones slow.
+
+    --json: `latency` (n and percentiles per term), `terms` (the slow requests against the middle ones), `parts` (the
+    same by part; the parts of a term sum to it), `requests` (the listed ones, with their parts as `<part>_ns`), `unknown`
+    (why parts are not known). Times in ns; unknown is null.
+    """
+    from analyzers.report.requests_text import request_lines, requests_lines
+    from analyzers.requests import Selection, read_requests
+    from traces.store import TraceStore
+
+    if slowest and request_id:
+        raise click.UsageError("--slowest and --id exclude each other")
+    selection = Selection(pass_name=pass_name, request_id=request_id, slowest=slowest or 5)
+    with TraceStore.open(run) as store:
+        report = read_requests(store, selection)
+    lines = request_lines if request_id else requests_lines
+    echo_json(report.to_dict()) if as_json else click.echo("\n".join(lines(report)))

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from analyzers.costs.attention import PhaseLoad
-from analyzers.costs.rates import features
+from analyzers.costs.features import features
 from analyzers.split import Learned
 
 Floats = NDArray[np.float64]

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from analyzers.costs.attention import PhaseLoad
 from analyzers.costs.cost import Quantity
+from analyzers.costs.features import Features, features
 from analyzers.costs.model import IDLE
-from analyzers.costs.rates import Features, Rates, features, fit
+from analyzers.costs.rates import Rates, fit
 from analyzers.costs.roof import Peaks
 from analyzers.costs.shape import ModelShape
 
@@ -67,15 +68,16 @@ class Steps:
 class Learned:
     """Rates per category, forms that the data do not rule out, best first; and the steps of one phase to match."""
 
-    model: ModelShape
+    model: ModelShape | None
     rates: Mapping[str, list[Rates]]
     with_logits: bool  # GEMM times include the vocabulary product
     pure: Steps | None = field(default=None)
 
 
-def learn(model: ModelShape, steps: Steps, *, peaks: Peaks | None = None, overlap: bool = False) -> Learned:
+def learn(model: ModelShape | None, steps: Steps, *, peaks: Peaks | None = None, overlap: bool = False) -> Learned:
     """Fit every category's rates to `steps`, mixed or not; the more sizes they span, the better.
 
+    Without a model, rates are per row and per token of context; peaks mean nothing then and are not used.
     `overlap`: whether the device is expected to load and compute at once (a GPU does, a single CPU thread does not).
     """
     with_logits = not np.any(steps.measured.get("logits", 0))
@@ -85,7 +87,8 @@ def learn(model: ModelShape, steps: Steps, *, peaks: Peaks | None = None, overla
             model, category, steps.prefill, steps.decode,
             with_logits=with_logits, launches=steps.launches.get(category),
         )  # fmt: skip
-        rates[category] = fit(given, times.astype(np.float64), peaks, overlap=overlap)
+        usable = np.where(_unsure(steps, category), 0, times).astype(np.float64)
+        rates[category] = fit(given, usable, peaks if model is not None else None, overlap=overlap)
     pure = steps.pick(~steps.mixed)
     return Learned(model=model, rates=rates, with_logits=with_logits, pure=pure)
 
@@ -97,10 +100,12 @@ def split(learned: Learned, steps: Steps, *, match: bool = True) -> pl.DataFrame
     alone_prefill_ns, alone_decode_ns, error_low_ns, error_high_ns (standard errors of the bounds), method
     ('whole' | 'shapley' | 'matched'), known (false: nothing to go by, the interval is everything).
     """
-    parts = []
-    for category, times in steps.measured.items():
-        if np.any(times):
-            parts.append(_split_category(learned, steps, category, times, match=match))
+    near = _near_steps(learned, steps) if match else {}
+    parts = [
+        _split_category(learned, steps, category, times, near)
+        for category, times in steps.measured.items()
+        if np.any(times)
+    ]
     if not parts:
         return pl.DataFrame(schema=_SCHEMA)
     return pl.concat(parts).filter(pl.col("measured_ns") > 0).sort("step", "category")
@@ -158,14 +163,19 @@ class _Sides:
     decode_error: Floats
 
 
-def _split_category(learned: Learned, steps: Steps, category: str, times: Integers, *, match: bool) -> pl.DataFrame:
+def _split_category(
+    learned: Learned, steps: Steps, category: str, times: Integers, near: Mapping[str, _Near]
+) -> pl.DataFrame:
     measured = times.astype(np.float64)
     mixed = steps.mixed
     forms = learned.rates.get(category, [])
     sides = _model_sides(learned, steps, category, measured, forms) if forms else _unknown_sides(steps, measured)
+    unsure = _unsure(steps, category)
+    if forms and unsure.any():
+        sides = _chosen(unsure, _unknown_sides(steps, measured), sides)
     matched = np.zeros(len(times), dtype=bool)
-    if match and forms and learned.pure is not None:
-        matched = _match(learned, steps, category, measured, sides)
+    if forms and near:
+        matched = _match(learned, steps, category, measured, sides, near)
     only_prefill = ~mixed & (np.asarray(steps.prefill.tokens) > 0)
     only_decode = ~mixed & ~only_prefill
     for side, whole, none in (("prefill", only_prefill, only_decode), ("decode", only_decode, only_prefill)):
@@ -189,7 +199,7 @@ def _split_category(learned: Learned, steps: Steps, category: str, times: Intege
             "error_low_ns": sides.decode_error,
             "error_high_ns": sides.prefill_error,
             "method": np.where(mixed, np.where(matched, "matched", "shapley"), "whole"),
-            "known": [bool(forms)] * len(times),
+            "known": ~unsure | ~mixed if forms else ~mixed,
         },
         schema=_SCHEMA,
     )
@@ -204,15 +214,15 @@ def _model_sides(learned: Learned, steps: Steps, category: str, measured: Floats
     )
     alone = [(_share(form, prefill, both), _share(form, decode, both)) for form in forms]
     (p, p_error), (d, d_error) = alone[0]
-    spread = forms[0].spread
+    spread, misfit = forms[0].spread, forms[0].misfit
     return _Sides(
         prefill=measured * p,
         decode=measured * d,
         prefill_most=measured * np.max([form[0][0] for form in alone], axis=0),
         decode_most=measured * np.max([form[1][0] for form in alone], axis=0),
-        # what the rates leave open, and the step's own noise on the part that is left
-        prefill_error=measured * np.hypot(p_error, spread * (1 - p)),
-        decode_error=measured * np.hypot(d_error, spread * (1 - d)),
+        # what the rates leave open, the step's own noise on the part that is left, the model's on the part alone
+        prefill_error=measured * np.sqrt(p_error**2 + (spread * (1 - p)) ** 2 + (misfit * p) ** 2),
+        decode_error=measured * np.sqrt(d_error**2 + (spread * (1 - d)) ** 2 + (misfit * d) ** 2),
     )
 
 
@@ -236,48 +246,84 @@ def _unknown_sides(steps: Steps, measured: Floats) -> _Sides:
     )  # fmt: skip
 
 
-def _match(learned: Learned, steps: Steps, category: str, measured: Floats, sides: _Sides) -> NDArray[np.bool_]:
+def _unsure(steps: Steps, category: str) -> NDArray[np.bool_]:
+    """Steps whose attention cannot be modelled: a label that gives no context (k ≥ q, so Σk = 0 is no context)."""
+    loads = (steps.prefill, steps.decode)
+    missing = [(np.asarray(load.tokens) > 0) & (np.asarray(load.kv_tokens) <= 0) for load in loads]
+    return (missing[0] | missing[1]) & (category == "attention")
+
+
+def _chosen(where: NDArray[np.bool_], these: _Sides, else_those: _Sides) -> _Sides:
+    names = [item.name for item in fields(_Sides)]
+    return _Sides(**{name: np.where(where, getattr(these, name), getattr(else_those, name)) for name in names})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Near:
+    """Steps of one phase near each mixed step: `pure` of them, and (mixed steps, MOST_MATCHES) indices, −1 for none."""
+
+    pure: Steps
+    index: Integers
+
+
+def _near_steps(learned: Learned, steps: Steps) -> dict[str, _Near]:
+    """Per phase, the steps of that phase alone which are near the mixed steps in rows and in context."""
+    if learned.pure is None:
+        return {}
+    found = {}
+    asked = np.flatnonzero(steps.mixed)
+    for side in ("prefill", "decode"):
+        pure = learned.pure.pick(np.asarray(getattr(learned.pure, side).tokens) > 0)
+        found[side] = _Near(pure=pure, index=_nearest(_pick(getattr(steps, side), asked), getattr(pure, side)))
+    return found
+
+
+def _nearest(load: PhaseLoad, near: PhaseLoad) -> Integers:
+    """For each step of `load`, up to MOST_MATCHES of `near` within NEAR in rows and context, closest context first."""
+    rows, context = (np.asarray(getattr(load, name), dtype=np.float64) for name in ("tokens", "kv_tokens"))
+    near_rows, near_context = (np.asarray(getattr(near, name), dtype=np.float64) for name in ("tokens", "kv_tokens"))
+    found = np.full((len(rows), MOST_MATCHES), -1, dtype=np.int64)
+    order = np.lexsort((near_context, near_rows))
+    ordered = near_rows[order]
+    firsts = np.searchsorted(ordered, rows * (1 - NEAR), side="left")
+    lasts = np.searchsorted(ordered, rows * (1 + NEAR), side="right")
+    for i, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
+        close = order[first:last]
+        distance = np.abs(near_context[close] / max(context[i], 1) - 1)
+        close = close[np.argsort(distance, kind="stable")[: min(MOST_MATCHES, int((distance <= NEAR).sum()))]]
+        found[i, : len(close)] = close
+    return found
+
+
+def _match(
+    learned: Learned, steps: Steps, category: str, measured: Floats, sides: _Sides, near: Mapping[str, _Near]
+) -> NDArray[np.bool_]:
     """Put measured times of near steps of one phase in place of the model's; returns which decode sides were."""
-    pure = learned.pure
-    if pure is None or category not in pure.measured:
-        return np.zeros(len(measured), dtype=bool)
     form = learned.rates[category][0]
     found = np.zeros(len(measured), dtype=bool)
-    for side in ("prefill", "decode"):
-        near = pure.pick((np.asarray(getattr(pure, side).tokens) > 0) & (pure.measured[category] > 0) & ~pure.mixed)
-        wanted, there = (_alone_time(learned, category, form, getattr(each, side), side) for each in (steps, near))
-        time, error = _near_times(getattr(steps, side), getattr(near, side), near.measured[category], wanted, there)
-        hit = steps.mixed & (time > 0)
+    asked = np.flatnonzero(steps.mixed)
+    for side, close in near.items():
+        if category not in close.pure.measured or not len(asked) or not len(close.pure.measured[category]):
+            continue
+        wanted = _alone_time(learned, category, form, _pick(getattr(steps, side), asked), side)
+        there = _alone_time(learned, category, form, getattr(close.pure, side), side)
+        # each near step's time, corrected by the model for what it differs in size
+        usable = (close.index >= 0) & (close.pure.measured[category][close.index] > 0)
+        scaled = close.pure.measured[category][close.index] * wanted[:, None] / np.maximum(there[close.index], 1e-9)
+        count = usable.sum(axis=1)
+        time = np.zeros(len(measured))
+        time[asked[count > 0]] = np.nanmedian(np.where(usable, scaled, np.nan)[count > 0], axis=1)
+        time[_unsure(steps, category)] = 0
+        fewer = np.zeros(len(measured))  # the median of several has less noise than one
+        fewer[asked[count > 0]] = 1 / np.sqrt(count[count > 0])
+        hit = time > 0
         for name in (side, f"{side}_most"):
             setattr(sides, name, np.where(hit, time, getattr(sides, name)))
-        doubt = np.hypot(form.spread * time * error, form.spread * np.maximum(measured - time, 0))
+        doubt = np.hypot(form.spread * time * fewer, form.spread * np.maximum(measured - time, 0))
         setattr(sides, f"{side}_error", np.where(hit, doubt, getattr(sides, f"{side}_error")))
         if side == "decode":
             found = hit
     return found
-
-
-def _near_times(
-    load: PhaseLoad, near: PhaseLoad, times: Integers, wanted: Floats, there: Floats
-) -> tuple[Floats, Floats]:
-    """Median time of near steps, corrected by the model for what they differ in size (wanted/there); 0: none is near.
-
-    The second array is the factor by which taking the median of several reduces one step's noise.
-    """
-    rows, context = (np.asarray(getattr(load, name), dtype=np.float64) for name in ("tokens", "kv_tokens"))
-    near_rows, near_context = (np.asarray(getattr(near, name), dtype=np.float64) for name in ("tokens", "kv_tokens"))
-    time, factor = np.zeros(len(rows)), np.zeros(len(rows))
-    order = np.argsort(near_rows, kind="stable")
-    ordered = near_rows[order]
-    for i in np.flatnonzero(rows > 0):
-        first, last = np.searchsorted(ordered, (rows[i] * (1 - NEAR), rows[i] * (1 + NEAR)), side="left")
-        close = order[first:last]
-        distance = np.abs(near_context[close] / max(context[i], 1) - 1)
-        close = close[np.argsort(distance, kind="stable")[: min(MOST_MATCHES, int((distance <= NEAR).sum()))]]
-        if len(close):
-            time[i] = np.median(times[close] * wanted[i] / np.maximum(there[close], 1e-9))
-            factor[i] = 1 / np.sqrt(len(close))
-    return time, factor
 
 
 def _alone_time(learned: Learned, category: str, form: Rates, load: PhaseLoad, side: str) -> Floats:
@@ -292,8 +338,12 @@ def _nobody(like: Floats) -> PhaseLoad:
 
 
 def _pick(load: PhaseLoad, index: NDArray[np.bool_] | Integers) -> PhaseLoad:
-    plain = {item.name: np.asarray(getattr(load, item.name))[index] for item in fields(load) if item.name != "windowed"}
-    windowed: dict[int, tuple[Quantity, Quantity]] = {}
-    for window, (seen, pairs) in load.windowed.items():
-        windowed[window] = (np.asarray(seen)[index], np.asarray(pairs)[index])
+    size = np.shape(load.tokens)
+
+    def chosen(value: Quantity) -> Quantity:
+        picked: Floats = np.broadcast_to(np.asarray(value), size)[index]
+        return picked
+
+    plain = {item.name: chosen(getattr(load, item.name)) for item in fields(load) if item.name != "windowed"}
+    windowed = {window: (chosen(seen), chosen(pairs)) for window, (seen, pairs) in load.windowed.items()}
     return PhaseLoad(windowed=windowed, **plain)

@@ -8,6 +8,7 @@ window is bounded and the deadline grows with it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 
@@ -124,8 +125,8 @@ class Capture:
 
 
 def trace_files(directory: Path) -> list[Path]:
-    """Recordings of workers, as far as they exist."""
-    return sorted(path for path in directory.glob("*.json*") if path.is_file())
+    """Finished recordings of workers; one that is being written is called *.json.tmp."""
+    return sorted([*directory.glob("*.json"), *directory.glob("*.json.gz")])
 
 
 async def wait_for_orphan(directory: Path, *, timeout_s: float) -> bool:
@@ -146,7 +147,11 @@ async def wait_for_orphan(directory: Path, *, timeout_s: float) -> bool:
 
 
 def _sizes(directory: Path) -> dict[Path, int]:
-    return {path: path.stat().st_size for path in trace_files(directory)}
+    sizes = {}
+    for path in directory.glob("*.json*"):
+        with contextlib.suppress(FileNotFoundError):  # renamed in between
+            sizes[path] = path.stat().st_size
+    return sizes
 
 
 def _say(refusal: Refusal) -> str:

@@ -17,15 +17,17 @@ BUFFER_BYTES = 1 << 20
 
 
 def pack_traces(directory: Path) -> list[str]:
-    """Turn every *.json of `directory` into *.json.gz; returns what is to be said about them.
+    """Turn *.json and unfinished *.json.tmp of `directory` into *.json.gz; returns what is to be said about them.
 
     A recording that cannot be compressed stays as it is. One that ends inside a record is kept, and named.
     """
     remarks = []
-    for path in sorted(directory.glob("*.json")):
+    for path in sorted([*directory.glob("*.json"), *directory.glob("*.json.tmp")]):
         if not _ends_whole(path):
-            remarks.append(f"{path.name} is cut off: the engine died or the disk was full while it was written")
-        target = path.with_name(path.name + ".gz")
+            remarks.append(
+                f"{path.name.removesuffix('.tmp')} is cut off: the engine died or the disk was full while it was written"
+            )
+        target = path.with_name(path.name.removesuffix(".tmp") + ".gz")
         scratch = target.with_name(target.name + ".part")
         try:
             packed = igzip.open(scratch, "wb", compresslevel=LEVEL)  # type: ignore[no-untyped-call]

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import threading
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +33,7 @@ from profiler.progress import Observer
 from profiler.rundir import RunDir, check_model_path, has_weights, new_run_dir
 from profiler.stages import Stages
 from traces.errors import EngineFailed, StepscopeError
-from traces.manifest import RunManifest
+from traces.manifest import MANIFEST_NAME, RunManifest
 
 if TYPE_CHECKING:
     from profiler.workloads.request import Plan
@@ -109,9 +111,23 @@ def _shut_down(stages: Stages) -> None:
         facts.warnings += pack_traces(run.trace)
         for text in facts.hook_errors:
             stages.observer.note(f"step ledger: {text}")
-        with contextlib.suppress(OSError):  # a full disk: the manifest written at the start stays
-            facts.manifest().write(run.root)
+        _write_manifest(facts.manifest(), run)
         stages.observer.close()
+
+
+def _write_manifest(manifest: RunManifest, run: RunDir) -> None:
+    """Replace the manifest; on a full disk write into the space that the one of the start takes up."""
+    try:
+        manifest.write(run.root)
+    except OSError:
+        target = run.root / MANIFEST_NAME
+        with contextlib.suppress(OSError):
+            target.with_suffix(".json.part").unlink(missing_ok=True)
+        text = json.dumps(asdict(manifest)).encode()
+        if len(text) <= target.stat().st_blocks * 512:
+            with contextlib.suppress(OSError), target.open("r+b") as file:
+                file.write(text)
+                file.truncate()
 
 
 def _with_log(error: EngineFailed, stages: Stages) -> EngineFailed:

@@ -149,7 +149,10 @@ class Stages:
                 await load
             self.facts.capture = await capture.marked_window()
         if not trace_files(self.run_dir.trace):
-            self.facts.failure = "the engine's profiler wrote nothing"
+            partly = any(self.run_dir.trace.iterdir())
+            self.facts.failure = "the engine's profiler " + (
+                "could not finish its recording: is the disk full?" if partly else "wrote nothing"
+            )
 
     async def _skip(self, steps: int, load: asyncio.Task[None]) -> None:
         """Return once the engine has done `steps` of this pass."""

@@ -57,6 +57,11 @@ def profile_stub(tmp_path: Path, *extra: str, fault: str = "") -> Ended:
     return finish(start(arguments, {"STUB_FAULT": fault}), run_dir)
 
 
+def profile_real(run_dir: Path, *extra: str, env: dict[str, str] | None = None) -> Ended:
+    """A run on the engine of this interpreter."""
+    return finish(start(["profile", "--model", "tiny", "--out", str(run_dir), *extra], env), run_dir, timeout_s=400)
+
+
 def left_behind(run_dir: Path) -> list[int]:
     """Processes that mention the run directory in their command line or environment."""
     needle = str(run_dir).encode()

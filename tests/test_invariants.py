@@ -9,21 +9,24 @@ from typing import Any
 import duckdb
 import pytest
 import timeline_oracle as oracle
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from trace_builder import DECODE, US, TraceBuilder
 
 from traces.ingest import IngestOptions, ingest_once
 
 BASE = 1_000 * US
-slow_examples = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+slow_examples = settings(  # an ingest takes half a second: no shrinking, small examples instead
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 
 # (step, delay between launch and start, duration, stream, device): everything in ns on a small grid, so that edges meet.
 Kernels = list[tuple[int, int, int, int, int]]
 kernels = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(0, 40), st.integers(7, 9), st.integers(0, 1)),
+    st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(1, 40), st.integers(7, 9), st.integers(0, 1)),
     min_size=1,
     max_size=14,
 )

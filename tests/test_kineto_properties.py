@@ -19,7 +19,8 @@ BLOCKS = (1, 3, 17, 64, 65, 300, 1 << 16)
 
 # Text that looks like structure, as it stands between the quotes of a JSON string.
 SNIPPETS = (
-    "}, {", '\\"', "\\\\", "[", "]", "{", "}", ",", ":", '\\"cat\\": \\"python_function\\"', "\\u007d", "\\ud83d\\ude00",
+    "}, {", '\\"', "\\\\", "[", "]", "{", "}", ",", ":", "\\/", '\\"cat\\": \\"python_function\\"', "\\u007d",
+    "\\ud83d\\ude00",
     "\\ud800", "é", "😀", "\n", "\x01", "\\n", "execute_model", "python_function", "kernel", " ", "a" * 70, "\\u0000",
 )  # fmt: skip
 STRINGS = st.lists(st.sampled_from(SNIPPETS) | st.text("abc xyz0189_", max_size=9), max_size=6).map(
@@ -144,8 +145,8 @@ def test_any_prefix_gives_exactly_its_complete_events(
 
 NOISE = st.lists(
     st.sampled_from(
-        [b"{", b"}", b"[", b"]", b'"', b"\\", b",", b":", b" ", b"\n", b"1", b'"ph":"X"', b'"name":"a",', b"\xff", b"nan",
-         b'"traceEvents":[', b'{"ph":"X"},', b'"args":{', b'"cat":"python_function",', b"\\u00", b"\xef\xbb\xbf"]
+        [b"{", b"}", b"[", b"]", b'"', b"\\", b",", b":", b" ", b"\n", b"1", b'"ph":"X"', b'"name":"a",', b"\xff",
+         b"nan", b'"traceEvents":[', b'{"ph":"X"},', b'"args":{', b'"cat":"python_function",', b"\\u00", b"\xef\xbb\xbf"]
     ) | st.binary(max_size=3),
     max_size=40,
 ).map(b"".join)  # fmt: skip

@@ -327,6 +327,19 @@ def test_batches_do_not_change_the_result(tmp_path: Path, monkeypatch: pytest.Mo
     assert sum(part.num_rows for part in sink.tables["strings"]) == 2
 
 
+def test_texts_that_never_repeat_keep_memory_flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = 'start, "end", eventType, text, globalTid'
+    ranges = [
+        (index, index + 1, 59, f"request {index % 40} {'x' * (index % 40 * 10)}", GLOBAL_TID) for index in range(80)
+    ]
+    path = export(tmp_path / "texts.sqlite", {N: (columns, ranges)})
+    monkeypatch.setattr(nsys_events, "_MOST_TEXTS", 8)
+    _, rows, sink = read(path)
+    assert [row["name"] for row in rows] == [item[3] for item in ranges]
+    numbers = [number for part in sink.tables["strings"] for number in part["id"].to_pylist()]
+    assert len(numbers) == len(set(numbers)) and min(numbers) == 1
+
+
 def test_what_is_no_export(tmp_path: Path) -> None:
     empty = tmp_path / "empty.sqlite"
     empty.touch()

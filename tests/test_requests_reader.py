@@ -160,6 +160,32 @@ def test_a_line_that_is_no_record_is_counted_and_costs_no_other(hostile: bytes, 
     assert report.dropped == {"no record": 1} and len(tables.rows("tokens")) == 4
 
 
+@pytest.mark.parametrize("block_bytes", [1, 50, 400, 5000])
+def test_the_size_of_the_blocks_changes_nothing(block_bytes: int, tmp_path: Path) -> None:
+    lines = [record(number, token_ns=[BASE_NS + number] * number).line() for number in range(8)]
+    lines[3] = b"nonsense\n\n"
+    path = write(tmp_path / "r", *lines, lines[0][:-9])
+    whole, expected = read(path)
+    tables = Tables()
+    report = RequestsReader(block_bytes).read(path, 3, tables, ReadOptions())
+    assert report == whole and report.events == 9 and report.kept == {"requests": 7, "tokens": 25}
+    assert report.dropped == {"no record": 1, "torn line": 1} and report.truncated is not None
+    assert tables.rows("requests") == expected.rows("requests") and tables.rows("tokens") == expected.rows("tokens")
+    assert len(tables.chunks["requests"]) > 1 or block_bytes == 5000
+
+
+def test_a_line_too_long_for_a_record_is_given_up_without_holding_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("traces.readers.requests.MAX_LINE_BYTES", 1000)
+    long = b'{"stepscope_request":1,"status":"ok","client_request_id":"' + b"x" * 5000 + b'"}\n'
+    path = write(tmp_path / "r", record().line(), long, record(1).line(), long.rstrip())
+    tables = Tables()
+    report = RequestsReader(block_bytes=300).read(path, 3, tables, ReadOptions())
+    assert [row["turn"] for row in tables.rows("requests")] == [0, 1]
+    assert report.dropped == {"no record": 2} and report.events == 4
+
+
 def test_missing_and_unknown_keys_are_no_fault(tmp_path: Path) -> None:
     line = b'{"stepscope_request":1,"client_request_id":"x","status":"aborted","later":{"x":[NaN]}}\n'
     _, tables = read(write(tmp_path / "r", line, record().line()))

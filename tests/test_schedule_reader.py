@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -166,10 +167,8 @@ def test_any_prefix_gives_exactly_its_complete_lines(
     _, report = read(path)
     naive = 0
     for line in content[:cut].split(b"\n"):
-        try:
+        with contextlib.suppress(ValueError):
             naive += isinstance(json.loads(line), dict)
-        except ValueError:
-            pass
     assert report.events == naive
     torn = content[:cut].split(b"\n")[-1]
     assert (report.truncated is not None) == (bool(torn) and naive == content[:cut].count(b"\n"))

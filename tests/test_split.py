@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,29 @@ def test_the_gain_over_tokens_shows() -> None:
     assert (row["split_method"], row["decode_ns"]) == ("shapley", row["measured_ns"] - row["prefill_ns"])
 
 
+def test_weights_read_again_for_every_block_are_noticed() -> None:
+    """A GEMM that takes 512 rows at once: the 513th costs another pass over the weights, and decode caused it."""
+    prefill, decode = grid()
+    n = len(np.asarray(prefill.tokens))
+    weights = float(step_cost(MODEL, "gemm", PhaseLoad(tokens=1.0)).bytes) / PEAKS.bytes_per_s * 1e9
+
+    def blocky(a: PhaseLoad, b: PhaseLoad) -> np.ndarray:
+        passes = np.ceil(np.asarray(a.tokens + b.tokens) / 512)
+        return cost_ns("gemm", a, b, overlap=False) + np.maximum(passes - 1, 0) * weights
+
+    noise = np.random.default_rng(5).normal(1, 0.01, n)
+    steps = Steps(
+        prefill=prefill, decode=decode, measured={"gemm": np.rint(blocky(prefill, decode) * noise).astype(np.int64)}
+    )  # fmt: skip
+    parts = split(learn(MODEL, steps), steps)
+    rows = np.asarray(prefill.tokens) == 512
+    said = (parts["measured_ns"] - parts["alone_prefill_ns"]).to_numpy()[rows]
+    true = (blocky(prefill, decode) - blocky(prefill, nobody(n)))[rows]
+    assert np.median(np.abs(said / true - 1)) < 0.2
+    smooth = cost_ns("gemm", prefill, decode, overlap=False) - cost_ns("gemm", prefill, nobody(n), overlap=False)
+    assert np.median(said) > 2 * np.median(smooth[rows])
+
+
 def test_one_step_and_peaks_suffice() -> None:
     """The method's formula with max(F/π, B/β), scaled to what was measured (twice the roof here)."""
     prefill, decode = load([1.0], 256, 0), load([8.0], 1, 500)
@@ -126,6 +150,32 @@ def test_nothing_to_go_by_leaves_the_interval_open() -> None:
     row = per_step(parts).row(0, named=True)
     assert (row["split_low_ns"], row["split_high_ns"]) == (0, row["measured_ns"])
     assert row["prefill_ns"] + row["decode_ns"] == row["measured_ns"]
+
+
+def test_many_steps_need_no_model() -> None:
+    """Rates per row and per token of context, fitted: widths are not needed where sizes vary."""
+    steps = steps_of(*grid(), noise=0.02)
+    result = per_step(split(learn(None, steps), steps))
+    both, prefill, decode = truth(steps, overlap=False)
+    measured = result["measured_ns"].to_numpy()
+    prefill_error = (measured - result["alone_decode_ns"].to_numpy()) / (both - decode) - 1
+    decode_error = (measured - result["alone_prefill_ns"].to_numpy()) / (both - prefill) - 1
+    assert np.median(np.abs(prefill_error)) < 0.05
+    assert np.median(np.abs(decode_error)) < 0.15
+
+
+def test_attention_without_a_context_is_not_guessed() -> None:
+    """A plain label gives tokens, not contexts: weights can be split, attention cannot."""
+    prefill, decode = grid()
+    blind = replace(decode, kv_tokens=np.asarray(decode.kv_tokens) * 0, qk=np.asarray(decode.qk) * 0)
+    told = steps_of(prefill, decode, noise=0.02)
+    steps = Steps(prefill=prefill, decode=blind, measured=told.measured)
+    parts = split(learn(MODEL, steps), steps)
+    assert parts.filter(pl.col("category") == "attention")["known"].unique().to_list() == [False]
+    assert parts.filter(pl.col("category") == "gemm")["known"].unique().to_list() == [True]
+    attention = parts.filter(pl.col("category") == "attention")
+    assert attention["low_ns"].to_list() == [0] * attention.height
+    assert attention["high_ns"].to_list() == attention["measured_ns"].to_list()
 
 
 def test_steps_of_one_phase_go_to_it_whole() -> None:

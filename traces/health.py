@@ -30,11 +30,14 @@ CHECKS: tuple[str, ...] = (
     "health_truncated",
     "health_empty_files",
     "health_clock_offsets",
+    "health_hook_errors",
 )
 SEVERAL_RANKS_CHECKS: tuple[str, ...] = ("health_pid_clash",)
 # These read the staging tables, which are there only while a recording is ingested; their ids are kept afterwards.
-STAGE_CHECKS: tuple[str, ...] = ("health_missing_ranks", "health_graph_level")
-_STAGE_CHECK_IDS = "('missing_ranks', 'graph_level')"
+STAGE_CHECKS: tuple[str, ...] = (
+    "health_missing_ranks", "health_graph_level", "health_ledger_match", "health_label_phases",
+)  # fmt: skip
+_STAGE_CHECK_IDS = "('missing_ranks', 'graph_level', 'ledger_match', 'label_phases')"
 
 _INSERT = (
     "INSERT INTO health (run_id, rank, check_id, status, value, threshold, affects, message) "

@@ -58,6 +58,7 @@ def link(con: duckdb.DuckDBPyConnection, context: LinkContext) -> None:
         "link_store",
         "link_step_rows",
         "link_gaps",
+        "step_idle",
         "link_ledger_phases",
         "link_requests",
     )

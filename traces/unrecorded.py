@@ -49,6 +49,7 @@ def mark_unrecorded(con: duckdb.DuckDBPyConnection, run_id: str) -> int:
     if found:
         con.execute("SET VARIABLE run_id = ?", [run_id])
         con.execute(named_sql("unrecorded_split"))
+        con.execute(named_sql("step_idle"))
     con.execute("DROP TABLE temp.unrecorded_piece")
     return found
 

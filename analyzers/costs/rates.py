@@ -5,6 +5,7 @@ A step's time in one category is modelled as a sum of terms that the cost model 
     joint categories   t0 + B/β + F/π          or  t0 + max(B/β, F/π)      B, F of both phases' rows together
     attention          t0 + Σ over phases (r·requests + B/β + F/π)         each phase with rates of its own
 
+A GEMM may read its weights again for every so many rows, so that B grows in steps, where that fits clearly better.
 The rates are the θ ≥ 0 that explain the measured times with the least relative error; outliers lose their weight. Both
 forms are fitted: a single compute thread does not overlap loads with arithmetic (the sum), a GPU does (the maximum).
 A form is ruled out where it fits clearly worse, or where it needs a fixed cost per launch that no launch has: that is
@@ -22,36 +23,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzers.costs.attention import PhaseLoad
-from analyzers.costs.cost import Cost
-from analyzers.costs.model import IDLE, MODELLED, pieces, step_cost
+from analyzers.costs.features import BLOCKS, BYTES, FLOPS, Features
 from analyzers.costs.roof import NS_PER_S, Peaks
-from analyzers.costs.shape import ModelShape
 
 Floats = NDArray[np.float64]
 
-BYTES, FLOPS = 1, 2  # columns of the features that a roof compares
 PEAK_DOUBT = 0.35  # relative standard deviation given to a peak as a rate: kernels reach between half and all of it
 PEAK_REACHED = 0.75  # the share of a peak that good kernels reach
 MIN_SPREAD = 0.01  # nothing is measured better than this
 FORMS_APART = 1.2  # a form whose errors are this much larger than the best one's is ruled out
 LAUNCH_NS = 5_000  # what one launch may cost beyond its work, typically
 REQUEST_NS = 500  # and one more request in it
+CLEARLY = 0.85  # a block size must reduce the errors to this share to be believed
 MAX_LAUNCH_NS = 30_000  # a launch, at the very most
 FEW_STEPS, FEW_SPREAD = 8, 0.05  # with fewer steps their scatter says nothing; this is assumed
 HUBER = 1.345
+GROUPS_PER_OCTAVE, MOST_GROUPS = 2, 500  # sizes within a factor of √2 are one size
 NO_SCALE = 1e-30  # of a feature that never occurs
 ROUNDS = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Features:
-    """What a category's time depends on, per step: `joint` (n, 3) is presence, bytes, FLOPs of all rows together;
-    `own` (n, k) are terms of each phase by itself. `launches` per step is NaN where the model does not say."""
-
-    joint: Floats
-    own: Floats
-    launches: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,67 +51,24 @@ class Rates:
     theta: Floats  # ns per unit: joint terms, then own terms
     covariance: Floats
     spread: float  # typical relative error of one step
+    misfit: float  # and of the model itself: what remains of it in the median of steps of one size
+    block: int = 0  # index into BLOCKS: after how many rows weights are read again
 
     def predict(self, features: Features) -> tuple[Floats, Floats]:
         """Time in ns and its standard error (of the rates, not of one step's noise), per step."""
-        design = _design(features, self.theta, overlap=self.overlap)
+        design = _design(features, self.theta, self.block, overlap=self.overlap)
         time: Floats = design @ self.theta
         return time, _error(design, self.covariance)
 
     def contrast(self, part: Features, whole: Features, ratio: Floats) -> Floats:
         """Standard error of T(part) − ratio·T(whole), per step: errors common to both cancel."""
-        designs = [_design(each, self.theta, overlap=self.overlap) for each in (part, whole)]
+        designs = [_design(each, self.theta, self.block, overlap=self.overlap) for each in (part, whole)]
         return _error(designs[0] - ratio[:, None] * designs[1], self.covariance)
 
 
 def _error(design: Floats, covariance: Floats) -> Floats:
     error: Floats = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", design, covariance, design), 0))
     return error
-
-
-def features(
-    model: ModelShape,
-    category: str,
-    prefill: PhaseLoad = IDLE,
-    decode: PhaseLoad = IDLE,
-    *,
-    with_logits: bool = False,
-    launches: float | None = None,
-) -> Features:
-    """Features of `category` for arrays of loads. `with_logits`: GEMMs include the vocabulary product.
-
-    `launches` is how many kernels of the category a step has; else it follows from the model where it can.
-
-    A category without a cost model (copies, collectives) goes by rows.
-    """
-    rows = np.asarray(prefill.tokens + decode.tokens, dtype=np.float64)
-    present = (rows > 0).astype(np.float64)
-    if category == "attention":
-        return Features(
-            joint=np.column_stack([present, 0 * rows, 0 * rows]),
-            own=_attention(model, prefill, decode),
-            launches=model.layers if launches is None else launches,
-        )
-    known = float("nan") if launches is None else launches
-    if category in MODELLED:
-        cost = step_cost(model, category, prefill, decode)
-        if launches is None and category in {"gemm", "moe"}:
-            known = model.layers * len(pieces(model, category, prefill, decode))
-        if with_logits and category == "gemm":
-            cost = cost + step_cost(model, "logits", prefill, decode)
-    else:
-        cost = Cost(flops=rows, bytes=rows)
-    joint = np.column_stack([present, np.broadcast_to(cost.bytes, rows.shape), np.broadcast_to(cost.flops, rows.shape)])
-    return Features(joint=joint.astype(np.float64), own=np.zeros((len(rows), 0)), launches=known)
-
-
-def _attention(model: ModelShape, prefill: PhaseLoad, decode: PhaseLoad) -> Floats:
-    columns = []
-    for load, other in ((prefill, "decode"), (decode, "prefill")):
-        cost = step_cost(model, "attention", **{other: IDLE, "decode" if other == "prefill" else "prefill": load})
-        reqs = np.asarray(load.reqs, dtype=np.float64)
-        columns += [reqs, np.broadcast_to(cost.bytes, reqs.shape), np.broadcast_to(cost.flops, reqs.shape)]
-    return np.column_stack(columns).astype(np.float64)
 
 
 def fit(given: Features, measured_ns: Floats, peaks: Peaks | None = None, *, overlap: bool = False) -> list[Rates]:
@@ -132,12 +78,14 @@ def fit(given: Features, measured_ns: Floats, peaks: Peaks | None = None, *, ove
     nothing to go by: no peaks, and fewer distinct steps than rates.
     """
     usable = measured_ns > 0
-    data = Features(joint=given.joint[usable], own=given.own[usable], launches=given.launches)
+    data = Features(
+        joint=given.joint[usable], own=given.own[usable], reread=given.reread[usable], launches=given.launches
+    )  # fmt: skip
     times = measured_ns[usable]
     if len(times) == 0 or (peaks is None and len(np.unique(np.hstack([data.joint, data.own]), axis=0)) < 4):
         return []
     forms = (overlap, not overlap) if data.own.shape[1] == 0 else (False,)
-    found = [_fit_form(data, times, peaks, overlap=form) for form in forms]
+    found = [_fit_blocks(data, times, peaks, overlap=form) for form in forms]
     plausible = [rates for rates in found if not rates.theta[0] > MAX_LAUNCH_NS * given.launches] or found
     least = min(rates.spread for rates in plausible)
     kept = [rates for rates in plausible if rates.spread <= FORMS_APART * least]
@@ -146,9 +94,26 @@ def fit(given: Features, measured_ns: Floats, peaks: Peaks | None = None, *, ove
     return kept + [floor for rates in kept if rates.overlap for floor in _highest_floor(rates, data)]
 
 
+def _fit_blocks(data: Features, times: Floats, peaks: Peaks | None, *, overlap: bool) -> Rates:
+    """The form with the block size that fits best; none unless one fits clearly better than none."""
+    plain = _fit_form(data, times, peaks, 0, overlap=overlap)
+    if len(times) < FEW_STEPS:
+        return plain
+
+    def misfit(rates: Rates) -> float:
+        errors = np.abs(rates.predict(data)[0] / times - 1)
+        return float(np.mean(np.minimum(errors, 3 * plain.spread)))
+
+    blocks = [i for i in range(1, len(BLOCKS)) if np.any(data.reread[:, i] > 0)]
+    tried = [_fit_form(data, times, peaks, i, overlap=overlap) for i in blocks]
+    best = min(tried, key=misfit, default=plain)
+    return best if misfit(best) < CLEARLY * misfit(plain) else plain
+
+
 def _highest_floor(rates: Rates, data: Features) -> list[Rates]:
     """Where every step was limited by computing: the same rates with the slowest memory that this allows."""
-    computing, moving = data.joint[:, FLOPS] * rates.theta[FLOPS], data.joint[:, BYTES]
+    computing = data.joint[:, FLOPS] * rates.theta[FLOPS]
+    moving = data.joint[:, BYTES] + data.reread[:, rates.block]
     if not np.any(moving > 0) or np.any(computing < moving * rates.theta[BYTES]):
         return []
     theta = rates.theta.copy()
@@ -156,16 +121,17 @@ def _highest_floor(rates: Rates, data: Features) -> list[Rates]:
     return [replace(rates, theta=theta)]
 
 
-def _fit_form(given: Features, times: Floats, peaks: Peaks | None, *, overlap: bool) -> Rates:
+def _fit_form(given: Features, times: Floats, peaks: Peaks | None, block: int, *, overlap: bool) -> Rates:
     """Iteratively reweighted non-negative least squares on relative errors."""
-    scale = np.maximum(np.abs(np.hstack([given.joint, given.own])).max(axis=0), NO_SCALE)
+    everything = _design(given, np.zeros(0), block, overlap=False)
+    scale = np.maximum(everything.max(axis=0), NO_SCALE)
     theta = _start(scale, times)
     prior_mean, prior_weight = _prior(given, scale, peaks)
     weights = np.ones(len(times))
-    design = np.hstack([given.joint, given.own])
+    design = everything
     spread = FEW_SPREAD if len(times) < FEW_STEPS else 1.0
     for _ in range(ROUNDS):
-        design = _design(given, theta, overlap=overlap)
+        design = _design(given, theta, block, overlap=overlap)
         scaled = design / scale / times[:, None] * weights[:, None]
         theta_scaled = _nonnegative(scaled.T @ scaled + np.diag(prior_weight * spread**2),
                                     scaled.T @ weights + prior_weight * spread**2 * prior_mean)  # fmt: skip
@@ -181,7 +147,22 @@ def _fit_form(given: Features, times: Floats, peaks: Peaks | None, *, overlap: b
     covariance = np.zeros((len(theta), len(theta)))
     inner = np.linalg.pinv(information[np.ix_(active, active)])
     covariance[np.ix_(active, active)] = inner / np.outer(scale[active], scale[active])
-    return Rates(overlap=overlap, theta=theta, covariance=covariance, spread=spread)
+    return Rates(
+        overlap=overlap,
+        theta=theta,
+        covariance=covariance,
+        spread=spread,
+        misfit=_misfit(everything, errors, spread),
+        block=block,
+    )
+
+
+def _misfit(design: Floats, errors: Floats, spread: float) -> float:
+    """Typical median error of groups of steps of nearly one size; the spread itself where there are too few groups."""
+    sizes = np.round(GROUPS_PER_OCTAVE * np.log2(1 + design)).astype(np.int64)
+    _, group, count = np.unique(sizes, axis=0, return_inverse=True, return_counts=True)
+    medians = [abs(float(np.median(errors[group.ravel() == i]))) for i in np.flatnonzero(count >= 3)[:MOST_GROUPS]]
+    return spread if len(medians) < 3 else min(spread, 1.4826 * float(np.median(medians)))
 
 
 def _start(scale: Floats, times: Floats) -> Floats:
@@ -213,14 +194,14 @@ def _prior(given: Features, scale: Floats, peaks: Peaks | None) -> tuple[Floats,
     return mean, weight
 
 
-def _design(given: Features, theta: Floats, *, overlap: bool) -> Floats:
+def _design(given: Features, theta: Floats, block: int, *, overlap: bool) -> Floats:
     """The terms that count: with overlap, of bytes and FLOPs only the slower."""
-    if not overlap:
-        return np.hstack([given.joint, given.own])
     joint = given.joint.copy()
-    computing = joint[:, FLOPS] * theta[FLOPS] >= joint[:, BYTES] * theta[BYTES]
-    joint[computing, BYTES] = 0
-    joint[~computing, FLOPS] = 0
+    joint[:, BYTES] += given.reread[:, block]
+    if overlap:
+        computing = joint[:, FLOPS] * theta[FLOPS] >= joint[:, BYTES] * theta[BYTES]
+        joint[computing, BYTES] = 0
+        joint[~computing, FLOPS] = 0
     return np.hstack([joint, given.own])
 
 

@@ -144,6 +144,7 @@ def _mention_journal(path: Path, report: ReadReport) -> None:
 
 def _read_facts(connection: sqlite3.Connection, layout: Layout, report: ReadReport) -> None:
     report.base_ns = layout.base_ns
+    report.meta["cupti_tables"] = sorted(name for name in layout.tables if name.startswith("CUPTI_"))
     if layout.has("META_DATA_EXPORT", "name", "value"):
         for name, key in (("EXPORT_PRODUCT_VERSION", "nsys_version"), ("EXPORT_SCHEMA_VERSION", "nsys_schema")):
             row = connection.execute("SELECT value FROM META_DATA_EXPORT WHERE name = ?", (name,)).fetchone()

@@ -1,5 +1,5 @@
 -- Check, one row per rank with devices: how much of the device windows can the recording not speak for? value: share, 0..1.
--- Idle time is withheld where that is more than what is left as idle and over a hundredth of the window. Time between two
+-- Idle time is withheld where that is more than what is left as idle and over a hundredth of the window; below a thousandth nothing is said. Time between two
 -- files is no reason to: what is left as idle is then that of the recorded time.
 WITH part AS (
     SELECT rank, detail, sum(dur_ns)::BIGINT AS ns FROM gaps WHERE run_id = $run_id AND cause = 'unrecorded' GROUP BY ALL
@@ -17,11 +17,11 @@ total AS (
 )
 SELECT
     t.rank, 'unrecorded' AS check_id,
-    CASE WHEN p.doubtful_ns > t.idle_ns AND p.doubtful_ns > 0.01 * t.window_ns THEN 'withheld' WHEN t.ns > 0 THEN 'warning' ELSE 'ok' END AS status,
+    CASE WHEN p.doubtful_ns > t.idle_ns AND p.doubtful_ns > 0.01 * t.window_ns THEN 'withheld' WHEN t.ns > 0.001 * t.window_ns THEN 'warning' ELSE 'ok' END AS status,
     CASE WHEN t.window_ns > 0 THEN t.ns / t.window_ns END AS value, 0.01::DOUBLE AS threshold,
     '["devices.idle_ns", "steps.idle_ns"]' AS affects,
     CASE
-        WHEN t.ns > 0 THEN format(
+        WHEN t.ns > 0.001 * t.window_ns THEN format(
             '{:.1f} % of the window is not recorded and is not idle: {}. {}', 100 * t.ns / t.window_ns, p.what,
             CASE p.main
                 WHEN 'between two files' THEN 'Idle time is that of the recorded time'

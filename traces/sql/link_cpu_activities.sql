@@ -1,12 +1,13 @@
 -- stage.activity of a CPU engine: one row per exclusive segment of an operator on the compute thread. Times in ns.
 -- Every start and end of an operator is a boundary; between two boundaries the innermost open operator runs. At nesting
 -- depth d that is the last one which opened to depth d, so one window over the boundaries replaces a stack.
--- Operators that cross each other (rounding, torn files) are repaired afterwards: the latest one that covers the segment.
+-- Where operators cross each other (rounding, torn files), the stretch under one root is done again by comparison: of all that
+-- cover a segment, the one that began last.
 INSERT INTO stage.compute_thread
-SELECT rank, pid, tid
+SELECT rank, src, pid, tid
 FROM (
     SELECT
-        s.rank, e.pid, e.tid,
+        s.rank, e.src, e.pid, e.tid,
         count(*) FILTER (WHERE e.cat = 13 AND e.name IN (SELECT name FROM stage.label_name WHERE src = e.src)) AS labels,
         sum(e.dur) FILTER (WHERE e.cat = 10) AS op_ns
     FROM stage.events AS e
@@ -15,7 +16,7 @@ FROM (
     GROUP BY ALL
 )
 WHERE op_ns > 0
-QUALIFY row_number() OVER (PARTITION BY rank ORDER BY labels DESC, op_ns DESC, tid) = 1;
+QUALIFY row_number() OVER (PARTITION BY rank, src ORDER BY labels DESC, op_ns DESC, tid) = 1;
 
 CREATE TABLE stage.cpu_op AS
 SELECT
@@ -23,7 +24,7 @@ SELECT
     s.rank, e.src, e.name, e.shapes, e.dtypes, e.ts + s.shift_ns AS start_ns, e.ts + s.shift_ns + e.dur AS end_ns, e.tid
 FROM stage.events AS e
 JOIN stage.sources AS s USING (src)
-JOIN stage.compute_thread AS c ON c.rank = s.rank AND c.pid = e.pid AND c.tid = e.tid
+JOIN stage.compute_thread AS c ON c.src = e.src AND c.pid = e.pid AND c.tid = e.tid
 WHERE s.role = 'trace' AND e.cat = 10 AND e.ts IS NOT NULL AND e.dur > 0;
 
 CREATE TABLE stage.segment AS
@@ -40,24 +41,36 @@ nested AS (
         row_number() OVER ordered AS pos
     FROM boundary
     WINDOW ordered AS (PARTITION BY rank ORDER BY t, delta, inner_first, op_id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+),
+owned AS (
+    SELECT
+        *,
+        last_value(CASE WHEN delta = 1 THEN op_id END IGNORE NULLS) OVER at_depth AS owner_id,
+        -- an operator that ends while another one is the last to have opened to its depth crosses that one
+        last_value(CASE WHEN delta = 1 THEN op_id END IGNORE NULLS) OVER at_level <> op_id AS crosses,
+        last_value(CASE WHEN delta = 1 AND depth = 1 THEN op_id END IGNORE NULLS) OVER in_order AS root_id
+    FROM nested
+    WINDOW
+        at_depth AS (PARTITION BY rank, depth ORDER BY pos ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW),
+        at_level AS (
+            PARTITION BY rank, depth + CASE delta WHEN -1 THEN 1 ELSE 0 END ORDER BY pos
+            ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ),
+        in_order AS (PARTITION BY rank ORDER BY pos ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
 )
 SELECT
-    rank, t AS start_ns, next_t AS end_ns,
-    last_value(CASE WHEN delta = 1 THEN op_id END IGNORE NULLS) OVER at_depth AS op_id,
-    last_value(CASE WHEN delta = 1 AND depth = 1 THEN op_id END IGNORE NULLS) OVER in_order AS root_id,
-    depth
-FROM nested
-WINDOW
-    at_depth AS (PARTITION BY rank, depth ORDER BY pos ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW),
-    in_order AS (PARTITION BY rank ORDER BY pos ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+    rank, t AS start_ns, next_t AS end_ns, owner_id AS op_id, root_id, depth,
+    bool_or(crosses) OVER (PARTITION BY rank, root_id) AS crossed
+FROM owned
 QUALIFY depth > 0 AND next_t > t;
 
 CREATE TABLE stage.crossed AS
-SELECT s.rank, s.start_ns, arg_max(covering.op_id, (covering.start_ns, covering.op_id)) AS op_id
+SELECT
+    s.rank, s.start_ns,
+    arg_max(o.op_id, (o.start_ns, o.op_id)) AS op_id, arg_min(o.op_id, (o.start_ns, o.op_id)) AS root_id
 FROM stage.segment AS s
-JOIN stage.cpu_op AS o ON o.op_id = s.op_id AND (o.end_ns < s.end_ns OR o.start_ns > s.start_ns)
-JOIN stage.cpu_op AS covering
-    ON covering.rank = s.rank AND covering.start_ns <= s.start_ns AND covering.end_ns >= s.end_ns
+JOIN stage.cpu_op AS o ON o.rank = s.rank AND o.start_ns <= s.start_ns AND o.end_ns >= s.end_ns AND o.op_id >= s.root_id
+WHERE s.crossed
 GROUP BY ALL;
 
 CREATE TABLE stage.activity AS
@@ -82,4 +95,4 @@ SELECT
 FROM stage.segment AS s
 LEFT JOIN stage.crossed AS x ON x.rank = s.rank AND x.start_ns = s.start_ns
 JOIN stage.cpu_op AS o ON o.op_id = coalesce(x.op_id, s.op_id)
-LEFT JOIN stage.cpu_op AS root ON root.op_id = s.root_id;
+LEFT JOIN stage.cpu_op AS root ON root.op_id = coalesce(x.root_id, s.root_id);

@@ -1,5 +1,5 @@
 -- gaps: one row per stretch of the device window without any activity; causes come with the analysis of idle time.
--- Then the idle time of steps (inside their device span) and the totals of devices: busy + idle + unrecorded = window.
+-- Then a row of devices with the busy time of each; step_idle.sql adds the rest: busy + idle + unrecorded = window.
 INSERT INTO gaps
 WITH activity AS (
     SELECT
@@ -14,7 +14,7 @@ WITH activity AS (
 covered AS (
     SELECT
         rank, device, s, step_id,
-        max(e) OVER before AS e_before, arg_max(step_id, e) OVER before AS step_before
+        max(e) OVER before AS e_before, arg_max_null(step_id, e) OVER before AS step_before
     FROM activity
     WHERE e > s
     WINDOW before AS (PARTITION BY rank, device ORDER BY s, e DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
@@ -28,26 +28,11 @@ FROM covered AS c
 JOIN stage.device_window AS w ON w.rank = c.rank AND w.device = c.device
 WHERE c.s > coalesce(c.e_before, w.window_start_ns);
 
-UPDATE steps AS s
-SET idle_ns = coalesce(i.idle_ns, 0), unrecorded_ns = 0
-FROM (
-    SELECT s.step_id, sum(g.dur_ns)::BIGINT AS idle_ns
-    FROM steps AS s
-    LEFT JOIN gaps AS g
-        ON g.run_id = s.run_id AND g.step_before = s.step_id AND g.start_ns + g.dur_ns <= s.device_end_ns
-    WHERE s.run_id = getvariable('run_id') AND s.device_start_ns IS NOT NULL
-    GROUP BY ALL
-) AS i
-WHERE s.run_id = getvariable('run_id') AND s.step_id = i.step_id;
-
 INSERT INTO devices (run_id, rank, device, window_start_ns, window_end_ns, busy_ns, idle_ns, unrecorded_ns)
 SELECT
-    getvariable('run_id'), w.rank, w.device, w.window_start_ns, w.window_end_ns, coalesce(k.busy_ns, 0), coalesce(g.idle_ns, 0), 0
+    getvariable('run_id'), w.rank, w.device, w.window_start_ns, w.window_end_ns, coalesce(k.busy_ns, 0), NULL, NULL
 FROM stage.device_window AS w
 LEFT JOIN (
     SELECT rank, device, sum(busy_ns)::BIGINT AS busy_ns FROM kernels WHERE run_id = getvariable('run_id') AND valid GROUP BY ALL
 ) AS k USING (rank, device)
-LEFT JOIN (
-    SELECT rank, device, sum(dur_ns)::BIGINT AS idle_ns FROM gaps WHERE run_id = getvariable('run_id') GROUP BY ALL
-) AS g USING (rank, device)
 ORDER BY w.rank, w.device;

@@ -18,44 +18,39 @@ SELECT * FROM on_thread
 UNION ALL
 SELECT * FROM elsewhere;
 
+CREATE TABLE stage.launched AS
+SELECT
+    a.kernel_id, a.rank, a.device, a.stream, a.kind, a.start_ns, l.launch_id, l.is_graph, w.step_id,
+    CASE WHEN w.step_id IS NULL THEN NULL WHEN l.is_graph THEN 'graph' ELSE 'launch' END AS step_link
+FROM stage.activity AS a
+LEFT JOIN stage.launch AS l ON l.src = a.src AND l.corr = a.corr
+LEFT JOIN stage.launch_step AS w ON w.launch_id = l.launch_id;
+
 CREATE TABLE stage.linked AS
-WITH launched AS (
-    SELECT
-        a.kernel_id, a.rank, a.device, a.stream, a.kind, a.start_ns, a.dur_ns, a.valid,
-        l.launch_id, l.is_graph, w.step_id,
-        CASE WHEN w.step_id IS NULL THEN NULL WHEN l.is_graph THEN 'graph' ELSE 'launch' END AS step_link
-    FROM stage.activity AS a
-    LEFT JOIN stage.launch AS l ON l.src = a.src AND l.corr = a.corr
-    LEFT JOIN stage.launch_step AS w ON w.launch_id = l.launch_id
+WITH orphan AS (SELECT * FROM stage.launched WHERE launch_id IS NULL),
+attributed AS (
+    SELECT rank, device, stream, start_ns, step_id FROM stage.launched
+    WHERE step_id IS NOT NULL AND kind <> 'cpu_op' AND EXISTS (SELECT 1 FROM orphan WHERE kind <> 'cpu_op')
 ),
 neighboured AS (
-    SELECT
-        *,
-        last_value(step_id IGNORE NULLS) OVER (
-            PARTITION BY rank, device, stream ORDER BY start_ns, kernel_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ) AS before_id,
-        first_value(step_id IGNORE NULLS) OVER (
-            PARTITION BY rank, device, stream ORDER BY start_ns, kernel_id ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
-        ) AS after_id
-    FROM launched
+    SELECT o.*, b.step_id AS before_id, f.step_id AS after_id
+    FROM orphan AS o
+    ASOF LEFT JOIN attributed AS b
+        ON b.rank = o.rank AND b.device = o.device AND b.stream = o.stream AND b.start_ns <= o.start_ns
+    ASOF LEFT JOIN attributed AS f
+        ON f.rank = o.rank AND f.device = o.device AND f.stream = o.stream AND f.start_ns >= o.start_ns
 ),
 timed AS (
     SELECT n.*, s.step_id AS time_id, s.host_end_ns AS time_end_ns
     FROM neighboured AS n
     ASOF LEFT JOIN stage.step AS s ON s.rank = n.rank AND s.host_start_ns <= n.start_ns
 )
+SELECT kernel_id, launch_id, is_graph, step_id, step_link  -- launched outside every step: no step
+FROM stage.launched
+WHERE launch_id IS NOT NULL
+UNION ALL
 SELECT
-    kernel_id, launch_id, is_graph,
-    CASE
-        WHEN step_id IS NOT NULL THEN step_id
-        WHEN launch_id IS NOT NULL THEN NULL  -- launched outside every step
-        WHEN kind <> 'cpu_op' AND before_id = after_id THEN before_id
-        WHEN start_ns < time_end_ns THEN time_id
-    END AS step_id,
-    CASE
-        WHEN step_id IS NOT NULL THEN step_link
-        WHEN launch_id IS NOT NULL THEN NULL
-        WHEN kind <> 'cpu_op' AND before_id = after_id THEN 'stream_order'
-        WHEN start_ns < time_end_ns THEN 'time'
-    END AS step_link
+    kernel_id, NULL, NULL,
+    CASE WHEN before_id = after_id THEN before_id WHEN start_ns < time_end_ns THEN time_id END,
+    CASE WHEN before_id = after_id THEN 'stream_order' WHEN start_ns < time_end_ns THEN 'time' END
 FROM timed;

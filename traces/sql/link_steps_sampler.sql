@@ -16,7 +16,7 @@ LEFT JOIN (
     WHERE e.cat = 10 AND e.ext IS NOT NULL AND t.text IN ('aten::embedding', 'aten::index', 'aten::argmax', 'aten::multinomial')
     GROUP BY ALL
 ) AS o ON o.src = a.src AND o.ext = coalesce(a.ext, l.ext)
-LEFT JOIN (SELECT rank, pid, tid FROM stage.compute_thread) AS c ON c.rank = a.rank AND a.kind = 'cpu_op'
+LEFT JOIN stage.compute_thread AS c ON c.src = a.src AND a.kind = 'cpu_op'
 LEFT JOIN stage.strings AS n ON n.src = a.src AND n.id = a.name
 WHERE a.valid AND a.rank NOT IN (SELECT rank FROM stage.label_event);
 

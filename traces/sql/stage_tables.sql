@@ -9,4 +9,4 @@ CREATE TABLE stage.events (
     src UINTEGER, seq BIGINT, cat UTINYINT, name UINTEGER, pid BIGINT, tid BIGINT, ts BIGINT, dur BIGINT,
     corr BIGINT, ext BIGINT, device BIGINT, stream BIGINT, shapes UINTEGER, dtypes UINTEGER, bytes BIGINT, extra UINTEGER
 );
-CREATE TABLE stage.compute_thread (rank INTEGER, pid BIGINT, tid BIGINT);  -- filled for CPU engines only
+CREATE TABLE stage.compute_thread (rank INTEGER, src UINTEGER, pid BIGINT, tid BIGINT);  -- filled for CPU engines only

@@ -1,5 +1,5 @@
--- Cuts the gaps of unrecorded_piece (unrecorded_pieces.sql) at the ends of its pieces: covered parts get cause 'unrecorded' and
--- the reason as detail, the rest stays as it was. Then the totals of steps and devices: busy + idle + unrecorded = window.
+-- Cuts the gaps of unrecorded_piece (unrecorded.py) at the ends of its pieces: covered parts get cause 'unrecorded' and
+-- the reason as detail, the rest stays as it was. Totals of steps and devices follow from it (step_idle.sql).
 CREATE OR REPLACE TEMP TABLE cut_gap AS
 WITH covered AS (  -- pieces of a gap, disjoint
     SELECT
@@ -46,31 +46,6 @@ FROM cut_gap AS c
 JOIN whole_gap AS g USING (gap_id)
 WINDOW part AS (PARTITION BY g.gap_id ORDER BY c.start_ns)
 ORDER BY g.rank, g.device, c.start_ns;
-
-UPDATE steps AS s
-SET idle_ns = i.idle_ns, unrecorded_ns = i.unrecorded_ns
-FROM (
-    SELECT
-        s.step_id,
-        coalesce(sum(g.dur_ns) FILTER (WHERE g.cause IS DISTINCT FROM 'unrecorded'), 0)::BIGINT AS idle_ns,
-        coalesce(sum(g.dur_ns) FILTER (WHERE g.cause = 'unrecorded'), 0)::BIGINT AS unrecorded_ns
-    FROM steps AS s
-    JOIN gaps AS g ON g.run_id = s.run_id AND g.step_before = s.step_id AND g.start_ns + g.dur_ns <= s.device_end_ns
-    WHERE s.run_id = getvariable('run_id') AND s.device_start_ns IS NOT NULL
-    GROUP BY ALL
-) AS i
-WHERE s.run_id = getvariable('run_id') AND s.step_id = i.step_id;
-
-UPDATE devices AS d
-SET idle_ns = i.idle_ns, unrecorded_ns = i.unrecorded_ns
-FROM (
-    SELECT
-        rank, device,
-        coalesce(sum(dur_ns) FILTER (WHERE cause IS DISTINCT FROM 'unrecorded'), 0)::BIGINT AS idle_ns,
-        coalesce(sum(dur_ns) FILTER (WHERE cause = 'unrecorded'), 0)::BIGINT AS unrecorded_ns
-    FROM gaps WHERE run_id = getvariable('run_id') GROUP BY ALL
-) AS i
-WHERE d.run_id = getvariable('run_id') AND d.rank = i.rank AND d.device = i.device;
 
 DROP TABLE temp.cut_gap;
 DROP TABLE temp.whole_gap;

@@ -24,13 +24,16 @@ _TEXT_BYTES = 1 << 20
 _TEXTS = 1 << 14
 _TABLE_SLOTS = 1 << 14
 
+# Modules whose text decides what is compiled.
+_COMPILED_FROM = ("machine", "context", "scan", "digits", "utf8", "interning", "members", "events", "rows", "tally")
+
 Words = npt.NDArray[np.int64]
 
 
 def _sources_digest() -> str:
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
+    for name in _COMPILED_FROM:
+        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
     return digest.hexdigest()
 
 
@@ -73,9 +76,7 @@ _parse, _skip, _rehash = _cached(events.build_parse_list), _cached(_build_skip),
 class CompiledParser:
     """Event parser over raw addresses; see `outline.EventParser`. Buffers need PADDING bytes behind their end."""
 
-    def __init__(
-        self, receiver: Receiver, *, stacks: bool, metadata_limit: int, batch_rows: int = rows.BATCH_ROWS
-    ) -> None:
+    def __init__(self, receiver: Receiver, *, stacks: bool, metadata_limit: int) -> None:
         self.counts = tally.new_counts()
         self.metadata: list[bytes] = []
         self._receiver = receiver
@@ -88,7 +89,7 @@ class CompiledParser:
         self._new_text(_TEXT_BYTES)
         self._new_table(_TABLE_SLOTS)
         settings = {
-            at.ROW_LIMIT: batch_rows, at.SPAN_LIMIT: metadata_limit, at.N_TEXTS_LIMIT: _TEXTS,
+            at.ROW_LIMIT: rows.BATCH_ROWS, at.SPAN_LIMIT: metadata_limit, at.N_TEXTS_LIMIT: _TEXTS,
             at.N_FRAMES: -1 if stacks else len(PYTHON_FRAMES_KEPT),
             at.KEY_1: secrets.randbits(62), at.KEY_2: secrets.randbits(62),
         }  # fmt: skip

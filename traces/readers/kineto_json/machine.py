@@ -17,18 +17,20 @@ from numba.extending import intrinsic as _numba_intrinsic
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 WIDTH = 64
+# Without the wrappers through which Python would call it, a function compiles in half the time.
+_CALLEE = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _I8, _I64, _I128 = ir.IntType(8), ir.IntType(64), ir.IntType(128)
 _VECTOR = ir.VectorType(_I8, WIDTH)
 
 
 def compiled(function: _F) -> _F:
     """Compile as part of its callers; releases the GIL when it is the outermost."""
-    return cast("_F", numba.njit(function, nogil=True, error_model="numpy"))
+    return cast("_F", numba.njit(function, **_CALLEE))
 
 
 def inlined(function: _F) -> _F:
     """Like `compiled`, always copied into the caller."""
-    return cast("_F", numba.njit(function, nogil=True, error_model="numpy", forceinline=True))
+    return cast("_F", numba.njit(function, forceinline=True, **_CALLEE))
 
 
 def _unary(function: Callable[[Any, Any], Any]) -> Callable[[int], int]:

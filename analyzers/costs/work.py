@@ -1,0 +1,72 @@
+"""A step as an estimate sees it: operations, bytes, and the least time they can take on a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What one device reaches. Weight products may run in a narrower type than the rest."""
+
+    weights: float  # FLOP/s of products with weights
+    other: float  # FLOP/s of everything else
+    bandwidth: float  # bytes/s
+    link: float | None = None  # bytes/s to other devices in one direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One step on one device."""
+
+    flops: float
+    bytes: float
+    weight_flops: float  # of products with weights, and the bytes that only these move
+    weight_bytes: float
+    compute_s: float
+    memory_s: float
+    comm_s: float = 0.0
+    serial_s: float | None = None  # kernels one after another, each at its own roof; None where not modelled
+
+    @property
+    def floor_s(self) -> float:
+        """No step of this work is faster: the slower of computing and reading, and what is sent in between."""
+        return max(self.compute_s, self.memory_s) + self.comm_s
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte of the whole step."""
+        return self.flops / self.bytes
+
+    @property
+    def weight_intensity(self) -> float:
+        """FLOP per byte of the products with weights alone."""
+        return self.weight_flops / self.weight_bytes
+
+    @property
+    def side(self) -> str:
+        """'compute' | 'memory': what limits."""
+        return "compute" if self.compute_s >= self.memory_s else "memory"
+
+
+class Convention(Protocol):
+    """A way of counting. Steps are one device's share."""
+
+    name: str
+    kv_bytes_per_token: float  # of one device
+    weights_bytes: float  # of one device
+    parameters: float  # of the whole model
+    active_parameters: float  # what one token is computed with
+
+    def step(self, *, prefill: int = 0, before: int = 0, batch: int = 0, context: int = 0) -> Work:
+        """One request's `prefill` new tokens after `before` computed ones, beside `batch` decodes at `context`."""
+        ...
+
+    def kv_bytes(self, context: int) -> float:
+        """Cache of one request with `context` tokens."""
+        ...
+
+    def request_flops(self, prompt: int, output: int) -> float:
+        """Operations of a whole request, over all devices."""
+        ...
