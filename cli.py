@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -39,6 +40,16 @@ class LazyGroup(click.Group):
         module, attribute, _ = COMMANDS[cmd_name]
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a reader of our output that goes away (`| head`) is no failure."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+            return None
+        return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -111,9 +122,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         _complain("interrupted", "")
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
-        sys.stderr.close()
-        sys.exit(0)
     sys.exit(result if isinstance(result, int) else 0)
 
 

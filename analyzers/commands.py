@@ -57,8 +57,6 @@ def analyze(obj: Any, run: str, model_config: str | None, quiet: bool) -> None:
         click.echo(f"analyzed {path}", err=True)
 
 
-
-
 def csv_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """--csv: every row, a header line first."""
     return click.option("--csv", "as_csv", is_flag=True, help="Every row as CSV.")(command)
@@ -66,7 +64,9 @@ def csv_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """--limit: rows of the terminal table."""
-    return click.option("--limit", type=click.IntRange(min=1), default=default, show_default=True, help="Rows to print.")
+    return click.option(
+        "--limit", type=click.IntRange(min=1), default=default, show_default=True, help="Rows to print."
+    )
 
 
 def echo_rows(rows: Any, lines: Callable[[], list[str]], *, as_json: bool, as_csv: bool = False) -> None:
@@ -170,3 +170,59 @@ def requests(run: str, slowest: int | None, request_id: str | None, pass_name: s
         report = read_requests(store, selection)
     lines = request_lines if request_id else requests_lines
     echo_json(report.to_dict()) if as_json else click.echo("\n".join(lines(report)))
+
+
+_COUNT = click.IntRange(min=1)
+_RATE = click.FloatRange(min=0, min_open=True)
+peak_options = (
+    click.option("--gpu", metavar="NAME", help="Device to take datasheet peaks of."),
+    click.option("--peak-flops", metavar="RATE", help="Instead of the datasheet's, such as 990T."),
+    click.option("--bandwidth", metavar="RATE", help="Instead of the datasheet's, such as 3.35TB/s."),
+)
+_predict_options = (
+    click.option("--model", "--model-config", required=True, metavar="PRESET|config.json", help="Model."),
+    *peak_options,
+    click.option("--prompt", type=_COUNT, default=2048, show_default=True, help="Tokens of the prompt."),
+    click.option("--context", type=_COUNT, help="Tokens a decoding request attends to.  [default: the prompt]"),
+    click.option("--batch", type=_COUNT, default=1, show_default=True, help="Requests that decode together."),
+    click.option("--output", type=_COUNT, default=128, show_default=True, help="Tokens generated per request."),
+    click.option("--tp", "tensor_parallel", type=_COUNT, default=1, show_default=True, help="Tensor parallel devices."),
+    click.option("--quant", type=click.Choice(["fp8", "int8", "int4", "mxfp4", "nvfp4", "none"]), help="Of the weights."),
+    click.option("--dtype", help="Of activations and unquantized weights.  [default: the configuration's]"),
+    click.option("--kv-dtype", help="Of the cache, such as fp8.  [default: as --dtype]"),
+    click.option("--turns", type=_COUNT, help="Turns of a growing conversation."),
+    click.option("--per-turn", type=_COUNT, default=200, show_default=True, help="Tokens a turn adds to the prompt."),
+    click.option("--prefill-rate", type=_RATE, help="Tokens/s to take for TTFT per turn, instead of the floor."),
+    click.option("--decode-rate", type=_RATE, help="Tokens/s of a request, likewise."),
+    click.option("--add-prefill", "beside", type=_COUNT, multiple=True, help="Prefill tokens beside a decode step."),
+    click.option("--price", type=_RATE, help="Of a device per hour."),
+    click.option("--train-tokens", metavar="N", help="Cost of training on so many tokens, such as 160B."),
+    click.option("--params", "parameters", metavar="N", help="Textbook: the model's round size.  [default: by name]"),
+    click.option("--memory-share", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True,
+                 help="Of the device's memory, for weights and cache."),
+    click.option("--convention", type=click.Choice(["default", "textbook"]), default="default", show_default=True,
+                 help="How to count; see docs/predict.md."),
+    json_option,
+)  # fmt: skip
+
+
+def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def decorate(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+@click.command()
+@_with(*_predict_options)
+def predict(as_json: bool, **words: Any) -> None:
+    """What to expect of a model on a device, with no run: floors of time, memory, batches, turns, price."""
+    from dataclasses import asdict
+
+    from analyzers.report.predict_text import predict_lines
+    from analyzers.scenario import asked, expect
+
+    expected = expect(*asked(words))
+    echo_json(asdict(expected)) if as_json else click.echo("\n".join(predict_lines(expected)))

@@ -48,8 +48,13 @@ class Device:
     driver_names: tuple[str, ...]
     aliases: tuple[str, ...]
     other_memory_bytes: tuple[int, ...]  # variants with the same rates
+    other_units: tuple[int, ...]  # as some drivers count
     textbook: Mapping[str, float]  # rounded rates of teaching material: per dtype, and 'bandwidth'
     note: str
+
+    def counts(self, units: int) -> bool:
+        """Whether a driver may count this many units for it."""
+        return self.units is None or units == self.units or units in self.other_units
 
     def holds(self, memory_bytes: int) -> bool:
         """Whether a driver may show this much memory for it."""
@@ -115,6 +120,7 @@ def _device(name: str, entry: Mapping[str, Any]) -> Device:
         driver_names=tuple(entry["names"]),
         aliases=tuple(entry.get("aliases", ())),
         other_memory_bytes=tuple(round(size * GIB) for size in entry.get("other_memory_gib", ())),
+        other_units=tuple(entry.get("other_units", ())),
         textbook=book,
         note=entry.get("note", ""),
     )

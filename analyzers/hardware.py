@@ -27,6 +27,7 @@ __all__ = [
     "fill_devices", "find_device", "flops_of", "main_dtype", "named_device", "parse_rate", "peak_override", "peaks_of",
 ]  # fmt: skip
 
+_LEAST_RATE = 1e6  # per second; a bare "990" is a forgotten unit
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18}
 _RATE = re.compile(
     r"\s*(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([kmgtpe]?)(i?)\s*(flops?|flop/s|ops?|b/s|bytes/s|bps|b)?\s*", re.I
@@ -57,7 +58,7 @@ def find_device(
     if name:
         key = plain_name(name)
         found = [item for item in catalogue() if key in {plain_name(each) for each in item.driver_names}]
-        found = [item for item in found if units is None or item.units in (None, units)]
+        found = [item for item in found if units is None or item.counts(units)]
         found = [item for item in found if memory_bytes is None or item.holds(memory_bytes)]
     elif memory_bytes is not None and units is not None:
         found = [item for item in catalogue() if item.units == units and item.holds(memory_bytes)]
@@ -96,8 +97,8 @@ def parse_rate(text: str, option: str) -> float:
     number, prefix, binary, _ = match.groups()
     power = "kmgtpe".find(prefix.lower()) + 1 if prefix else 0
     rate = float(number) * (1024.0**power if binary else _UNITS[prefix.lower()])
-    if rate <= 0:
-        raise UsageProblem(f"{option} {text} must be more than 0", hint="give a rate per second")
+    if rate < _LEAST_RATE:
+        raise UsageProblem(f"{option} {text} is no rate of a device", hint="give its unit, such as 990T or 3.35TB/s")
     return rate
 
 

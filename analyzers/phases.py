@@ -25,7 +25,7 @@ LEAST_KNOWN = 0.8  # share of a step's time that must be known for its interfere
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitBasis:
-    """What the split may rest on; without a model the shared part stays between its extremes."""
+    """What the split may rest on; without a model, rates are per row and per token of context."""
 
     model: ModelShape | None = None
     peaks: Peaks | None = None
@@ -43,7 +43,7 @@ def fill(con: duckdb.DuckDBPyConnection, run_id: str, kernel_phases: pl.DataFram
     rows = frame(con.sql(named_sql("phases_steps", "analyzers"), params={"run_id": run_id}))
     measured = frame(con.sql(named_sql("phases_measured", "analyzers"), params={"run_id": run_id}))
     steps = _steps(rows, measured)
-    learned = _learn(steps, basis)
+    learned = learn(basis.model, steps, peaks=basis.peaks, overlap=basis.overlap)
     parts = split(learned, steps)
     numbered = pl.DataFrame({"step": np.arange(rows.height), "step_id": rows["step_id"]})
     mixed = parts.join(numbered, on="step")
@@ -61,12 +61,6 @@ def _known(parts: pl.DataFrame) -> pl.DataFrame:
     """Per step, the share of its time whose split rests on a model or on measurements."""
     known = pl.col("measured_ns").filter(pl.col("known")).sum() / pl.col("measured_ns").sum()
     return parts.group_by("step").agg(known.alias("known_share"))
-
-
-def _learn(steps: Steps, basis: SplitBasis) -> Learned:
-    if basis.model is None:
-        return Learned(model=None, rates={}, with_logits=False, pure=None)
-    return learn(basis.model, steps, peaks=basis.peaks, overlap=basis.overlap)
 
 
 def _steps(rows: pl.DataFrame, measured: pl.DataFrame) -> Steps:

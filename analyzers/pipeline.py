@@ -8,18 +8,22 @@ from typing import Any
 
 import duckdb
 
-from analyzers import kernels, phases
+from analyzers import hardware, kernels, phases, requests
+from analyzers.costs.roof import Peaks
 from analyzers.costs.shape import ModelShape, model_shape
+from analyzers.hardware import NO_OVERRIDE, PeakOverride
 from traces.errors import UsageProblem
 from traces.rows import first_row
 from traces.store import TraceStore, writing
 
 
-def analyze(con: duckdb.DuckDBPyConnection, run_id: str, model_config: Mapping[str, Any] | None = None) -> None:
+def analyze(
+    con: duckdb.DuckDBPyConnection, run_id: str, model_config: Mapping[str, Any] | None = None, peaks: PeakOverride = NO_OVERRIDE
+) -> None:
     """Fill the derived columns and tables of run `run_id`; what an earlier analysis wrote is replaced.
 
-    `model_config` is a Hugging Face configuration; where it is not given, the one the run recorded is used. Raises
-    UsageProblem where a given configuration cannot be understood.
+    `model_config` is a Hugging Face configuration; where it is not given, the one the run recorded is used. `peaks` are the
+    user's. Raises UsageProblem where a given configuration cannot be understood.
     """
     con.execute("SET VARIABLE run_id = ?", [run_id])
     if model_config is not None:
@@ -28,18 +32,29 @@ def analyze(con: duckdb.DuckDBPyConnection, run_id: str, model_config: Mapping[s
     named = kernels.apply_categories(con, run_id)
     if model is not None:
         kernels.mark_logits(con, run_id, vocab_size=model.vocab)
+    hardware.fill_devices(con, run_id, peaks)
     row = first_row(con.execute("SELECT device_kind FROM runs WHERE run_id = ?", [run_id]))
     on_gpu = row is not None and row[0] in ("cuda", "hip")
-    phases.fill(con, run_id, named, phases.SplitBasis(model=model, overlap=on_gpu))
+    phases.fill(con, run_id, named, phases.SplitBasis(model=model, peaks=_peaks(con, run_id), overlap=on_gpu))
+    requests.fill(con, run_id)
 
 
-def analyze_run(name: str, model_config: Mapping[str, Any] | None = None) -> str:
+def analyze_run(name: str, model_config: Mapping[str, Any] | None = None, peaks: PeakOverride = NO_OVERRIDE) -> str:
     """Analyze the run that `PATH[#run_id]` names again, atomically; returns `PATH#run_id`."""
     with TraceStore.open(name) as store:
         path, run_id = store.path, store.run_id
     with writing(path) as con:
-        analyze(con, run_id, model_config)
+        analyze(con, run_id, model_config, peaks)
     return f"{path}#{run_id}"
+
+
+def _peaks(con: duckdb.DuckDBPyConnection, run_id: str) -> Peaks | None:
+    """Peaks of the run's first device that has them; ranks of one run are alike."""
+    row = first_row(con.execute(
+        "SELECT peak_flops, peak_bandwidth FROM devices WHERE run_id = ? AND peak_flops > 0 AND peak_bandwidth > 0 "
+        "ORDER BY rank, device", [run_id],
+    ))  # fmt: skip
+    return None if row is None else Peaks(flops_per_s=row[0], bytes_per_s=row[1])
 
 
 def _remember(con: duckdb.DuckDBPyConnection, run_id: str, config: Mapping[str, Any]) -> None:
@@ -57,6 +72,8 @@ def _model(con: duckdb.DuckDBPyConnection, run_id: str, *, given: bool) -> Model
     if row is None or row[0] is None:
         return None
     config = json.loads(row[0])
+    if not isinstance(config, dict):
+        return None
     try:
         shape = model_shape(config, dtype=config.get("dtype") or config.get("torch_dtype"))
     except UsageProblem:

@@ -175,7 +175,7 @@ def _split_category(
         sides = _chosen(unsure, _unknown_sides(steps, measured), sides)
     matched = np.zeros(len(times), dtype=bool)
     if forms and near:
-        matched = _match(learned, steps, category, measured, sides, near)
+        matched = _match(learned, steps, category, sides, near)
     only_prefill = ~mixed & (np.asarray(steps.prefill.tokens) > 0)
     only_decode = ~mixed & ~only_prefill
     for side, whole, none in (("prefill", only_prefill, only_decode), ("decode", only_decode, only_prefill)):
@@ -296,10 +296,11 @@ def _nearest(load: PhaseLoad, near: PhaseLoad) -> Integers:
 
 
 def _match(
-    learned: Learned, steps: Steps, category: str, measured: Floats, sides: _Sides, near: Mapping[str, _Near]
+    learned: Learned, steps: Steps, category: str, sides: _Sides, near: Mapping[str, _Near]
 ) -> NDArray[np.bool_]:
     """Put measured times of near steps of one phase in place of the model's; returns which decode sides were."""
     form = learned.rates[category][0]
+    measured = steps.measured[category].astype(np.float64)
     found = np.zeros(len(measured), dtype=bool)
     asked = np.flatnonzero(steps.mixed)
     for side, close in near.items():

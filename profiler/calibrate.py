@@ -15,8 +15,9 @@ from traces.calibration import AUTO_BIND, Calibration, MatrixRate, MemoryRate, b
 from traces.errors import EngineFailed, UsageProblem
 
 PROBE = Path(__file__).parent / "probes" / "calibrate_probe.py"
-DTYPES: dict[str, tuple[str, ...]] = {"cpu": ("bf16", "fp32"), "cuda": ("bf16", "fp16", "fp32", "fp8", "int8")}
-FULL_DTYPES: dict[str, tuple[str, ...]] = {"cpu": ("bf16", "fp32", "int8", "fp16"), "cuda": DTYPES["cuda"]}
+_GPU_DTYPES = ("bf16", "fp16", "fp32", "fp8", "int8")
+DTYPES: dict[str, tuple[str, ...]] = {"cpu": ("bf16", "fp32", "int8", "fp16"), "cuda": _GPU_DTYPES}
+SHORT_DTYPES: dict[str, tuple[str, ...]] = {"cpu": ("bf16", "fp32"), "cuda": _GPU_DTYPES}
 SHORT_S, FULL_S = 6.5, 45.0
 TIMEOUT_S = 240.0
 # CPUs that others may use while the machine still counts as idle.
@@ -26,34 +27,33 @@ SPREAD_LIMIT = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateConfig:
-    """What to measure. `bind` as VLLM_CPU_OMP_THREADS_BIND: 'auto', or CPUs such as '0-1' (the first rank's)."""
+    """What to measure, and for how long. `bind` as VLLM_CPU_OMP_THREADS_BIND: 'auto', or CPUs such as '0-1'."""
 
     python: Path = Path(sys.executable)
-    device: str = "cpu"  # 'cpu' | 'cuda'
+    device: str = "auto"  # 'auto' (a GPU that torch can use, else the CPU) | 'cpu' | 'cuda'
     bind: str = AUTO_BIND
-    dtypes: tuple[str, ...] | None = None
     short: bool = False
+    seconds: float | None = None  # default: SHORT_S or FULL_S, the import of torch included
 
 
 def measure(config: CalibrateConfig) -> Calibration:
     """Run the probe and return what it saw.
 
-    Takes SHORT_S or about FULL_S seconds. Raises UsageProblem for a binding or interpreter that cannot be used,
-    EngineFailed where the probe dies or hangs.
+    Raises UsageProblem for a binding or interpreter that cannot be used, EngineFailed where the probe dies or hangs.
     """
-    cpus = None if config.device != "cpu" else compute_cpus(config.bind)
-    kinds = DTYPES if config.short else FULL_DTYPES
+    cpus = compute_cpus(config.bind)
+    seconds = config.seconds or (SHORT_S if config.short else FULL_S)
     request = {
-        "device": config.device, "threads": None if cpus is None else len(cpus), "short": config.short,
-        "dtypes": config.dtypes or kinds[config.device],
-        "until": time.time() + (SHORT_S if config.short else FULL_S),
+        "device": config.device, "threads": len(cpus), "short": config.short,
+        "dtypes": SHORT_DTYPES if config.short else DTYPES, "until": time.time() + seconds,
     }  # fmt: skip
-    answer = _run([str(config.python), str(PROBE), json.dumps(request)], _environment(cpus))
-    raw = _decoded(answer, config.python)
+    python = config.python.expanduser().absolute()  # not resolved: an environment is told by the path of its link
+    raw = _decoded(_run([str(python), str(PROBE), json.dumps(request)], _environment(cpus)), python)
     found = Calibration(
         created_ns=time.time_ns(), device_kind=raw["device_kind"], device_name=raw["device_name"],
-        threads=raw["threads"], bind=config.bind if cpus is not None else None, torch_version=raw["torch_version"],
-        short=config.short, matrix=tuple(MatrixRate(**row) for row in raw["matrix"]),
+        threads=raw["threads"], bind=config.bind if raw["device_kind"] == "cpu" else None,
+        torch_version=raw["torch_version"], short=config.short,
+        matrix=tuple(MatrixRate(**row) for row in raw["matrix"]),
         memory=tuple(MemoryRate(**row) for row in raw["memory"]), launch_ns=raw["launch_ns"],
         others_cpu=raw["others_cpu"], quiet=_quiet(raw["others_cpu"]),
     )  # fmt: skip
@@ -118,11 +118,9 @@ def _quiet(others_cpu: float | None) -> bool:
     return others_cpu is not None and others_cpu <= max(QUIET_CPUS, QUIET_SHARE * (os.cpu_count() or 1))
 
 
-def _environment(cpus: tuple[int, ...] | None) -> dict[str, str]:
+def _environment(cpus: tuple[int, ...]) -> dict[str, str]:
     """This process's, with the threads placed as vLLM's CPU engine places them."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "KMP_", "GOMP_", "MKL_"))}
-    if cpus is None:
-        return kept
     places = "{" + ",".join(map(str, cpus)) + "}"
     return {**kept, "OMP_NUM_THREADS": str(len(cpus)), "OMP_PLACES": places, "OMP_PROC_BIND": "true"}
 

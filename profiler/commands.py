@@ -99,3 +99,24 @@ def doctor(engine: str, python: Path | None, as_json: bool) -> None:
     click.echo(render(checks, as_json=as_json))
     if any(check.status == "fail" for check in checks):
         raise click.exceptions.Exit(4)
+
+
+@click.command()
+@python_option
+@click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--bind", default="auto", show_default=True, help="CPUs to compute on, as VLLM_CPU_OMP_THREADS_BIND.")
+@click.option("--short", is_flag=True, help="A few seconds, less sure.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def calibrate(python: Path | None, as_json: bool, **options: Any) -> None:
+    """Measure what this machine reaches, for the analyses of its runs: matrix products, memory, smallest work."""
+    import json
+    import sys
+
+    from profiler.calibrate import CalibrateConfig, measure, report
+    from traces.calibration import store_calibration
+
+    found = measure(CalibrateConfig(python=python or Path(sys.executable), **options))
+    click.echo(json.dumps(found.to_dict(), indent=2) if as_json else "\n".join(report(found)))
+    for warning in found.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(f"kept in {store_calibration(found)}", err=True)

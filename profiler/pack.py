@@ -25,7 +25,7 @@ def pack_traces(directory: Path) -> list[str]:
     for path in sorted([*directory.glob("*.json"), *directory.glob("*.json.tmp")]):
         if not _ends_whole(path):
             remarks.append(
-                f"{path.name.removesuffix('.tmp')} is cut off: the engine died or the disk was full while it was written"
+                f"{path.name.removesuffix('.tmp')} is cut off: the engine died or the disk was full as it was written"
             )
         target = path.with_name(path.name.removesuffix(".tmp") + ".gz")
         scratch = target.with_name(target.name + ".part")

@@ -93,7 +93,7 @@ class Stages:
             request_timeout_s=self.config.request_timeout_s,
         )
         self._record(name, result)
-        await self._check(name, result)
+        await self._check(server, name, result)
         await server.scrape(self.run_dir.metrics / f"{name}-after.prom")
         self._pass_steps[name] = self._steps_so_far() - before
 
@@ -114,14 +114,15 @@ class Stages:
         if result.failed:
             self._warn(f"{result.failed} of {result.requests} requests of the {name} pass failed: {result.first_error}")
 
-    async def _check(self, name: str, result: PassResult) -> None:
+    async def _check(self, server: Server, name: str, result: PassResult) -> None:
         """Raises EngineFailed where the engine is gone, or the pass brought nothing."""
-        if result.server_gone:
+        sick = bool(result.failed) and not await server.answers(self.engine.ready_path)
+        if sick:  # it tells its clients before it exits
             await self._exit_within(EXIT_WAIT_S)
         code = self.process.exit_code()
         if code is not None:
             raise EngineFailed(f"the engine died during the {name} pass ({describe_exit(code)})", hint=self._log_hint())
-        if result.server_gone:
+        if sick or result.server_gone:
             raise EngineFailed(f"the server stopped answering during the {name} pass", hint=self._log_hint())
         if result.requests and result.failed == result.requests:
             raise EngineFailed(f"every request of the {name} pass failed: {result.first_error}", hint=self._log_hint())

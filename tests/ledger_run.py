@@ -87,3 +87,9 @@ class Run:
         names = ["requests.jsonl", "7.jsonl"] if self.seq else ["requests.jsonl"]
         ingest([str(self.directory / name) for name in names], target, IngestOptions())
         return target
+
+
+def alone(run: Run) -> Run:
+    """One request with three tokens: 10 ms of prefill, two decode steps of 4 ms."""
+    run.request("a", 0, queued=2, end=27, tokens=(17, 22, 26))
+    return run.step(5, 15, a=(64, 0, 1)).step(16, 20, a=(1, 64, 1)).step(20, 24, a=(1, 65, 1))

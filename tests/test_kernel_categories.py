@@ -138,9 +138,9 @@ def test_rules_name_known_categories_only() -> None:
 def test_long_and_many_names_take_bounded_time() -> None:
     """1,000 names of 10 kB, as C++ templates make them, none of which a rule knows."""
     names = [f"void q<{'ab<c,' * 2_000}{i}>" for i in range(1_000)]
-    start = time.perf_counter()
+    start = time.process_time()
     assert categorize(names, "kernel")["category"].unique().to_list() == ["other"]
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_telling_end_of_a_long_name_is_seen() -> None:

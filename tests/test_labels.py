@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traces.labels import CAVEATS, StepLabel, is_step_label, parse, parse_labels, prefer
@@ -198,12 +198,14 @@ def test_frame_has_one_row_per_distinct_step_label() -> None:
     assert parse_labels(pl.Series([], dtype=pl.String)).schema == frame.schema
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="executcontx_gra01289()sqk[]= #STEPDO", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     read = parse(text)
     assert (read is not None) == is_step_label(text)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 10**9), min_size=10, max_size=10))
 def test_detailed_label_round_trips(sums: list[int]) -> None:
     creq, cq, ck, cqq, cqk, greq, gq, gk, gqq, gqk = sums

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -184,14 +185,12 @@ def test_model_names_are_folders_or_hub_ids(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_directory_goes_away_with_the_parents_made_for_it(tmp_path: Path) -> None:
-    folders = []
-    with pytest.raises(RuntimeError), new_run_dir(tmp_path / "a" / "b" / "run") as run:
-        folders.append(run.ledger.is_dir())
+    with contextlib.suppress(RuntimeError), new_run_dir(tmp_path / "a" / "b" / "run") as run:
+        assert run.ledger.is_dir()
         raise RuntimeError
-    assert folders == [True]
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RuntimeError), new_run_dir(tmp_path / "empty"):
+    with contextlib.suppress(RuntimeError), new_run_dir(tmp_path / "empty"):
         raise RuntimeError
     assert list((tmp_path / "empty").iterdir()) == []
 
@@ -218,7 +217,7 @@ def test_recordings_are_compressed_and_torn_ones_named(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_text('{"traceEvents": [\n]}\n')
     (tmp_path / "rank1.json").write_text('{"traceEvents": [{"a')
     assert pack_traces(tmp_path) == [
-        "rank1.json is cut off: the engine died or the disk was full while it was written"
+        "rank1.json is cut off: the engine died or the disk was full as it was written"
     ]  # fmt: skip
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rank0.json.gz", "rank1.json.gz"]
     assert gzip.decompress((tmp_path / "rank1.json.gz").read_bytes()) == b'{"traceEvents": [{"a'

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_run import MS, Run, at
+from ledger_run import MS, Run, alone
 
 from analyzers.report.requests_text import request_lines, requests_lines
 from analyzers.requests import PARTS, RequestsReport, Selection, divide, fill, read_requests
@@ -58,12 +58,6 @@ def parts_of(run: Run) -> dict[str, dict[str, float | None]]:
 def named(parts: dict[str, float | None], prefix: str = "") -> dict[str, float | None]:
     """The parts that are not 0."""
     return {part: parts[f"{prefix}{part}"] for part in PARTS if parts[f"{prefix}{part}"] != 0}
-
-
-def alone(run: Run) -> Run:
-    """One request with three tokens: 10 ms of prefill, two decode steps of 4 ms."""
-    run.request("a", 0, queued=2, end=27, tokens=(17, 22, 26))
-    return run.step(5, 15, a=(64, 0, 1)).step(16, 20, a=(1, 64, 1)).step(20, 24, a=(1, 65, 1))
 
 
 def test_a_request_alone(tmp_path: Path) -> None:
@@ -184,6 +178,14 @@ def test_without_a_decode_only_step_interference_is_unknown_and_said(tmp_path: P
     assert rows["b"]["interference_ns"] == 0
     assert report.unknown == {"no decode-only step": 1}
     assert any(line.startswith("waiting for others not known for 1 request") for line in requests_lines(report))
+
+
+def test_where_interference_is_unknown_steps_of_others_are_waited_for_in_the_queue(tmp_path: Path) -> None:
+    run = Run(tmp_path).request("a", 0, queued=0, end=31, tokens=(10, 31))
+    run.request("b", 0, queued=0, end=31, tokens=(31,), prompt=96)
+    run.step(0, 10, a=(64, 0, 1)).step(10, 18, b=(64, 0, 0)).step(18, 30, a=(1, 64, 1), b=(32, 64, 1))
+    a = parts_of(run)["a"]
+    assert named(a) == {"prefill": 10, "interference": None, "queue": 8, "decode": 12, "stream": 1}
 
 
 def test_a_ledger_that_ends_early_gives_no_parts(tmp_path: Path) -> None:
@@ -362,7 +364,9 @@ def test_parts_sum_to_the_wall_time_whatever_the_ledger_says(
     steps: list[tuple[int, int | None, list[tuple[int, int, int, int, bool]]]],
     stages: int,
 ) -> None:
-    con = database()
+    con = SHARED
+    for table in ("requests", "ledger_steps", "ledger_rows", "ledger_marks"):
+        con.execute(f"DELETE FROM {table}")
     con.execute(
         "INSERT INTO ledger_marks VALUES ('r', 7, 'header', 0, NULL, ?)",
         [json.dumps({"pipeline_parallel_size": stages})],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 Span = tuple[int, int]
 
@@ -39,7 +40,7 @@ def owners(activities: Sequence[tuple[int, int, int]]) -> dict[int, int]:
     """ns of busy time by step of (start, end, step): where several run, the earliest step has the time."""
     cuts = sorted({at for start, end, _ in activities for at in (start, end)})
     owned: dict[int, int] = {}
-    for left, right in zip(cuts, cuts[1:], strict=False):
+    for left, right in pairwise(cuts):
         running = [step for start, end, step in activities if start <= left and end >= right]
         if running:
             owned[min(running)] = owned.get(min(running), 0) + right - left
@@ -50,7 +51,7 @@ def segments(ops: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """(start, end, id) of exclusive segments of (start, end, id): of all that run, the one which began last."""
     cuts = sorted({at for start, end, _ in ops for at in (start, end)})
     found = []
-    for left, right in zip(cuts, cuts[1:], strict=False):
+    for left, right in pairwise(cuts):
         running = [(start, -end, op) for start, end, op in ops if start <= left and end >= right]
         if running:
             found.append((left, right, max(running)[2]))

@@ -93,7 +93,7 @@ class TraceBuilder:
 class RunBuilder:
     """A run directory of `stepscope profile`: manifest, ledger, requests and a CPU trace with one row per step."""
 
-    def __init__(self, *, start_ns: int = 1_800_000_000 * S) -> None:
+    def __init__(self, *, start_ns: int = 1_700_000_000 * S) -> None:
         self.start_ns = start_ns
         self.trace = TraceBuilder(rank=0, base_ns=start_ns)
         self.records: list[dict[str, Any]] = [{"kind": "header", "pid": 77, "ts": start_ns, "engine": "vllm"}]

@@ -14,6 +14,7 @@ from typing import Any
 
 CALIBRATION_VERSION = 1
 AUTO_BIND = "auto"
+MOST_CPUS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class MatrixRate:
 class MemoryRate:
     """Reading or copying a working set again and again. Rates in bytes/s moved: a copy counts both ways."""
 
-    operation: str  # 'read' | 'copy'
+    operation: str  # 'read' (one stream) | 'dot' (two) | 'copy'
     working_set_bytes: int
     best: float
     median: float
@@ -146,10 +147,11 @@ def bound_cpus(bind: str) -> tuple[int, ...] | None:
     """CPUs of a list such as '0-1' or '0,2-3' (the first rank's, up to '|'); None for 'auto' and what is no list."""
     found: list[int] = []
     for part in bind.partition("|")[0].split(","):
-        low, _, high = part.strip().partition("-")
-        if not low.isdecimal() or (high and not high.isdecimal()):
+        low, dash, high = part.strip().partition("-")
+        high = high if dash else low
+        if not low.isdecimal() or not high.isdecimal() or int(high) >= MOST_CPUS:
             return None
-        found.extend(range(int(low), int(high or low) + 1))
+        found.extend(range(int(low), int(high) + 1))
     return tuple(dict.fromkeys(found))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from traces.rows import first_row
 from traces.store import SCHEMA_VERSION, named_sql
 
 _EPOCH_2000_NS = 946_684_800_000_000_000
+_NO_IDENTIFIER = re.compile(r"[^\w.+-]+", re.ASCII)
 _VENDORS = (("nvidia", "nvidia"), ("amd", "amd"), ("instinct", "amd"), ("radeon", "amd"), ("intel", "intel"))
 
 
@@ -31,6 +33,7 @@ def already_ingested(con: duckdb.DuckDBPyConnection, hashes: Sequence[str | None
 
 def unique_run_id(con: duckdb.DuckDBPyConnection, wanted: str) -> str:
     """`wanted`, or with a number behind it where the database has a run of that id already."""
+    wanted = _NO_IDENTIFIER.sub("-", wanted)[:80] or "run"  # it is printed, and typed behind a '#'
     taken = {row[0] for row in con.execute("SELECT run_id FROM runs").fetchall()}
     candidate, number = wanted, 2
     while candidate in taken:
@@ -39,7 +42,7 @@ def unique_run_id(con: duckdb.DuckDBPyConnection, wanted: str) -> str:
 
 
 def describe_run(con: duckdb.DuckDBPyConnection, run_id: str, manifest: RunManifest | None, name: str) -> None:
-    """Write the rows of `runs` and `sources`, and what the recordings say about the devices."""
+    """Write the rows of `runs` (`name` is what a person calls it) and `sources`, and what is known of the devices."""
     con.execute(named_sql("store_sources"))
     metas = [json.loads(row[0]) for row in con.execute(
         "SELECT meta FROM stage.sources WHERE role = 'trace' ORDER BY rank, src"
@@ -55,7 +58,7 @@ def describe_run(con: duckdb.DuckDBPyConnection, run_id: str, manifest: RunManif
     engine = _engine(con, metas, manifest)
     row = {
         "run_id": run_id,
-        "name": manifest.name if manifest else name,
+        "name": name,
         "created_ns": manifest.created_ns if manifest else time.time_ns(),
         "source": manifest.source if manifest else "ingest",
         "engine": engine,
@@ -116,9 +119,13 @@ def _describe_devices(
             if isinstance(item, dict) and isinstance(item.get("id"), int):
                 properties.setdefault(item["id"], item)
     on_cpu = first_row(con.execute("SELECT count(*) FROM kernels WHERE run_id = ? AND kind = 'cpu_op'", [run_id]))
+    name: str | None
+    vendor: str | None
+    memory: int | None
     for (device,) in con.execute("SELECT DISTINCT device FROM devices WHERE run_id = ?", [run_id]).fetchall():
         if on_cpu and on_cpu[0]:
-            name, vendor, memory = (manifest.device_name if manifest else None), "cpu", None
+            name = manifest.device_name if manifest else None
+            vendor, memory = "cpu", None
         else:
             facts = properties.get(device, {})
             name = str(facts.get("name") or "") or (manifest.device_name if manifest else None)

@@ -82,7 +82,7 @@ def ingest(paths: Sequence[str], target: Path, options: IngestOptions) -> Ingest
         _fill_sources(con, reads)
         ranks.arrange(con, report.run_id)
         link(con, _context(report.run_id, manifest))
-        identity.describe_run(con, report.run_id, manifest, options.name or _name_of(paths))
+        identity.describe_run(con, report.run_id, manifest, options.name or (manifest.name if manifest else _name_of(paths)))
         health.check(con, report.run_id)
         if options.finish is not None:
             options.finish(con, report.run_id)
@@ -90,7 +90,7 @@ def ingest(paths: Sequence[str], target: Path, options: IngestOptions) -> Ingest
     return report
 
 
-class _AlreadyThere(Exception):  # noqa: N818 - control flow: leaves the `writing` block without replacing the database
+class _AlreadyThere(Exception):  # control flow: leaves the `writing` block without replacing the database
     def __init__(self, report: IngestReport) -> None:
         super().__init__()
         self.report = report
@@ -252,7 +252,7 @@ def _context(run_id: str, manifest: RunManifest | None) -> LinkContext:
 
 
 def _name_of(paths: Sequence[str]) -> str:
-    first = Path(paths[0])
+    first = Path(paths[0]).absolute()
     return first.name if len(paths) == 1 else f"{first.name} and {len(paths) - 1} more"
 
 

@@ -33,6 +33,8 @@ def run_query(run: str, sql: str, form: str, stream: TextIO) -> None:
             raise UsageProblem(
                 f"the query failed: {str(error).splitlines()[0]}", hint=f"tables: {', '.join(table_names())}"
             ) from error
+        if result is None:  # no statement in it
+            raise UsageProblem("the query is empty", hint="for example: select * from steps")
         names = [item[0] for item in result.description or []]
         {"json": _write_json, "csv": _write_csv, "table": _write_table}[form](result, names, stream)
 

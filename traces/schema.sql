@@ -192,9 +192,9 @@ CREATE TABLE requests (
     first_token_ns BIGINT,             -- ns; as the client saw it
     last_token_ns BIGINT,              -- ns; as the client saw it
     finished_ns BIGINT,                -- ns; the response ended
-    prompt_tokens BIGINT,              -- tokens, from the API's usage
-    cached_tokens BIGINT,              -- of these reused from the prefix cache, from the API's usage
-    output_tokens BIGINT,              -- tokens, from the API's usage
+    prompt_tokens BIGINT,              -- tokens, from the API's usage (else the engine's count)
+    cached_tokens BIGINT,              -- of these reused from the prefix cache, from the API's usage (else the engine's count)
+    output_tokens BIGINT,              -- tokens, from the API's usage (else the engine's count)
     status VARCHAR,                    -- 'ok' | 'error' | 'aborted' | 'running'
     queue_ns BIGINT,                   -- ns; scheduled - queued
     prefill_wall_ns BIGINT,            -- ns; first token - scheduled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from traces.errors import NothingToAnalyze, UnreadableInput, UsageProblem
 
 SCHEMA_VERSION = 1
 DATABASE_NAME = "run.duckdb"
+_FULL = ("No space left", "File too large", "Disk quota exceeded")  # as the C library words them
 _READ_SETTINGS = {"enable_external_access": "false", "autoload_known_extensions": "false"}
 
 
@@ -127,6 +129,8 @@ def _select_run(connection: duckdb.DuckDBPyConnection, path: Path, run_id: str |
         rows = connection.execute("SELECT run_id FROM runs ORDER BY created_ns DESC, rowid DESC").fetchall()
     except duckdb.CatalogException as error:
         raise UnreadableInput(f"{path} has no table `runs`", hint="make it with `stepscope ingest`") from error
+    except duckdb.BinderException as error:  # somebody else's table of that name
+        raise UnreadableInput(f"{path} is not a run database of stepscope", hint="make it with `stepscope ingest`") from error
     known = [row[0] for row in rows]
     if not known:
         raise NothingToAnalyze(f"{path} holds no run", hint="add one with `stepscope ingest`")
@@ -144,9 +148,11 @@ def writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     An existing database is copied first, so that what it holds stays and a failure (a full disk, ctrl-C) leaves it as
     it was. Atomicity comes from the rename: DuckDB's memory limit does not bound one large transaction.
     """
+    if target.is_dir() or not target.name:
+        raise UsageProblem(f"{target} is a directory", hint="give a file name that ends in .duckdb")
     scratch = target.with_name(f".{target.name}.part-{os.getpid()}")
-    _prepare(target, scratch)
     try:
+        _prepare(target, scratch)
         connection = duckdb.connect(str(scratch))
         try:
             connection.execute("SET preserve_insertion_order = true")
@@ -157,27 +163,32 @@ def writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         finally:
             connection.close()
         scratch.replace(target)
-    except duckdb.IOException as error:
-        if "No space left" in str(error):
-            raise UsageProblem(
-                f"the disk is full: cannot write {target}", hint="free space, or --out elsewhere"
-            ) from error
-        raise
+    except (duckdb.Error, OSError) as error:
+        problem = _write_problem(error, target)
+        if problem is None:
+            raise
+        raise problem from error
     finally:
         for leftover in (scratch, scratch.with_name(scratch.name + ".wal")):
             leftover.unlink(missing_ok=True)
 
 
+def _write_problem(error: duckdb.Error | OSError, target: Path) -> UsageProblem | None:
+    """What kept `target` from being written; None where the error is none of the disk's."""
+    text = str(error)
+    if any(words in text for words in _FULL):
+        return UsageProblem(f"the disk is full: cannot write {target}", hint="free space, or --out elsewhere")
+    ours = isinstance(error, duckdb.IOException) or str(target.parent) in str(getattr(error, "filename", ""))
+    if not ours:
+        return None
+    reason = getattr(error, "strerror", None) or text.splitlines()[0]
+    return UsageProblem(f"cannot write {target}: {reason}", hint="choose another --out")
+
+
 def _prepare(target: Path, scratch: Path) -> None:
-    if target.is_dir():
-        raise UsageProblem(f"{target} is a directory", hint="give a file name that ends in .duckdb")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch.unlink(missing_ok=True)
-        if target.exists():
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch.unlink(missing_ok=True)
+    if target.exists():
+        with contextlib.suppress(NothingToAnalyze):  # a database of ours without a run may be filled
             TraceStore.open(target).close()  # refuses what is not ours before anything is written
-            shutil.copyfile(target, scratch)
-    except NothingToAnalyze:
         shutil.copyfile(target, scratch)
-    except OSError as error:
-        raise UsageProblem(f"cannot write {target}: {error.strerror}", hint="choose another --out") from error

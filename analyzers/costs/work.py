@@ -45,6 +45,11 @@ class Work:
         return self.weight_flops / self.weight_bytes
 
     @property
+    def ridge(self) -> float:
+        """FLOP per byte at which computing and reading would take equally long, with this step's mix of types."""
+        return self.intensity * self.memory_s / self.compute_s
+
+    @property
     def side(self) -> str:
         """'compute' | 'memory': what limits."""
         return "compute" if self.compute_s >= self.memory_s else "memory"

@@ -23,11 +23,11 @@ def summary_lines(summary: Summary) -> list[str]:
 
 def _facts(summary: Summary) -> list[str]:
     run = summary.run
-    engine = " ".join(str(run[key]) for key in ("engine", "engine_version") if run[key])
+    engine = " ".join(printable(run[key], 40) for key in ("engine", "engine_version") if run[key])
     device = (
         next((item["name"] for item in summary.devices if item["name"]), None) or run["device_kind"] or "unknown device"
     )
-    facts = [engine, printable(run["model"], 50) if run["model"] else None, run["dtype"], printable(device, 60)]
+    facts = [engine, printable(run["model"], 50) if run["model"] else None, printable(run["dtype"], 20) if run["dtype"] else None, printable(device, 60)]
     return [f"{printable(run['name'], 60)}  ({run['run_id']})", "  " + " · ".join(str(item) for item in facts if item)]
 
 

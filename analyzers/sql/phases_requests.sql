@@ -1,5 +1,5 @@
 -- One row per step, request and phase of steps with device time, for dividing it.
--- rowid          position in step_requests
+-- row_id         position in step_requests
 -- step_id
 -- side           'prefill' (recompute included) | 'decode' (verification included)
 -- new_tokens     tokens of this phase

@@ -6,7 +6,8 @@
 -- queue_ns         queued → its first step, and between its steps those without it that held no prefill
 -- prefill_ns       steps that computed its prompt, or computed tokens of it again after a preemption
 -- interference_ns  waiting while others were prefilled: steps between its own ones that held a prefill and not this request,
---                  and of its decode steps what a prefill beside it added; NULL where nothing tells (then it is in decode_ns)
+--                  and of its decode steps what a prefill beside it added; NULL where nothing tells how much that is: then it
+--                  is in decode_ns, and the steps it was not in are in queue_ns
 -- decode_ns        the rest of the steps in which it decoded
 -- preempted_ns     preempted → scheduled again. The preemption is dated to the scheduling of the step after its last one
 -- gap_ns           between its steps, the engine ran none
@@ -90,7 +91,7 @@ divided AS (
 summed AS (
     SELECT
         request_id, term, min(before_ns) AS entered_ns, max(high_ns) AS served_ns, arg_max(next_sched_ns, seq) AS next_sched_ns,
-        sum(waited_ns) AS queue_ns, coalesce(sum(step_ns) FILTER (WHERE prefill), 0) AS prefill_ns,
+        sum(waited_ns) AS queue_ns, sum(waited_prefill_ns) AS waited_prefill_ns, coalesce(sum(step_ns) FILTER (WHERE prefill), 0) AS prefill_ns,
         sum(waited_prefill_ns + added_ns) AS interference_ns,
         count(*) FILTER (WHERE alone_ns IS NULL AND prefill_rows > 0 AND NOT prefill) AS undivided,
         coalesce(sum(step_ns - added_ns) FILTER (WHERE NOT prefill), 0) AS decode_ns, sum(preempted_ns) AS preempted_ns,
@@ -113,7 +114,8 @@ tails AS (
 SELECT
     request_id, term, until_ns - from_ns AS wall_ns,
     CASE WHEN why IS NULL THEN entered_ns - from_ns END AS frontend_ns,
-    CASE WHEN why IS NULL THEN CASE WHEN unserved THEN until_ns - entered_ns ELSE queue_ns::BIGINT END END AS queue_ns,
+    CASE WHEN why IS NULL THEN CASE WHEN unserved THEN until_ns - entered_ns ELSE queue_ns::BIGINT END
+        + CASE WHEN undivided > 0 THEN waited_prefill_ns::BIGINT ELSE 0 END END AS queue_ns,
     CASE WHEN why IS NULL THEN coalesce(prefill_ns, 0)::BIGINT END AS prefill_ns,
     CASE WHEN why IS NULL AND coalesce(undivided, 0) = 0 THEN coalesce(interference_ns, 0)::BIGINT END AS interference_ns,
     CASE WHEN why IS NULL THEN coalesce(decode_ns, 0)::BIGINT END AS decode_ns,

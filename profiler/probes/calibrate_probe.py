@@ -1,8 +1,8 @@
 """Measures what this machine reaches: matrix products, memory, the smallest piece of work. Prints one JSON object.
 
 Run by path with the engine's interpreter (`python calibrate_probe.py REQUEST`), where torch is: it imports nothing of
-ours, and stepscope never imports it. REQUEST: {"device": "cpu" | "cuda", "threads": int, "dtypes": [str],
-"short": bool, "until": seconds since the epoch when the result should be there}.
+ours, and stepscope never imports it. REQUEST: {"device": "auto" | "cpu" | "cuda", "threads": int,
+"dtypes": {"cpu": [str], "cuda": [str]}, "short": bool, "until": seconds since the epoch when it should be done}.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Machine:
     def __init__(self, kind: str, threads: int | None) -> None:
         self.torch: Any = importlib.import_module("torch")
         self.kind = kind
-        if kind == "cpu" and threads:
+        if kind == "auto":
+            self.kind = "cuda" if self.torch.cuda.is_available() else "cpu"
+        if self.kind == "cpu" and threads:
             self.torch.set_num_threads(threads)
 
     def times(self, work: Callable[[], object], calls: int, seconds: float) -> list[float]:
@@ -113,14 +115,20 @@ def matrix_rates(machine: Machine, dtypes: list[str], sizes: list[tuple[int, int
 
 
 def memory_rates(machine: Machine, working_sets: list[int], seconds: float) -> list[Any]:
-    """Reading (a sum) and copying. Short ones are repeated within a measurement, so that dispatch does not count."""
+    """Reading one stream (a sum) or two (a dot product), and copying. Small sets are gone through several times per
+    measurement, so that dispatch does not count."""
     torch, found = machine.torch, []
-    share = seconds / len(working_sets) / 2
+    share = seconds / len(working_sets) / 3
     for size in working_sets:
         source = torch.ones(size // 4, device=machine.kind)
         first, second = source[: size // 8], source[size // 8 : size // 8 * 2]
         calls = max(1, (8 * MIB if machine.kind == "cpu" else 256 * MIB) // size)
-        for operation, work in (("read", partial(torch.sum, source)), ("copy", partial(first.copy_, second))):
+        operations: dict[str, Callable[[], object]] = {
+            "read": partial(torch.sum, source),
+            "dot": partial(torch.dot, first, second),
+            "copy": partial(first.copy_, second),
+        }
+        for operation, work in operations.items():
             times = machine.times(partial(repeat, work, calls), calls, share)
             # a copy reads one half of the set and writes the other
             row = {"operation": operation, "working_set_bytes": size}
@@ -186,7 +194,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     sets = sorted({*(WORKING_SETS[kind][:KEPT_SHORT] if short else WORKING_SETS[kind]), largest_working_set(kind)})
     before = others()
     with machine.torch.inference_mode():
-        matrix = matrix_rates(machine, request["dtypes"], sizes, seconds * SHARES["matrix"])
+        matrix = matrix_rates(machine, request["dtypes"][kind], sizes, seconds * SHARES["matrix"])
         memory = memory_rates(machine, sets, seconds * SHARES["memory"])
         launch = launch_ns(machine, seconds * SHARES["launch"])
     after = others()

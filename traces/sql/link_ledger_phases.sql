@@ -64,11 +64,22 @@ FROM stage.step AS s
 JOIN stage.row_phase AS p ON p.pid = s.ledger_pid AND p.seq = s.ledger_seq
 ORDER BY s.step_id, p.engine_request_id, p.context;
 
+-- A request has one q and one k per side of a step: a chunk of recompute and prefill reads its context once.
+CREATE TABLE stage.step_side AS
+SELECT
+    step_id, request_id, phase IN ('prefill', 'recompute') AS prefill, sum(new_tokens)::BIGINT AS q, max(context_tokens) AS k,
+    sum(new_tokens) FILTER (WHERE phase = 'recompute')::BIGINT AS n_recompute,
+    sum(new_tokens - 1) FILTER (WHERE phase = 'verify')::BIGINT AS n_spec,
+    CASE WHEN count(accepted_tokens) = count(*) THEN sum(accepted_tokens)::BIGINT END AS n_accepted  -- no result: unknown
+FROM step_requests
+WHERE run_id = getvariable('run_id')
+GROUP BY ALL;
+
 UPDATE steps AS s
 SET kind = CASE
-        WHEN c.prefill_tokens > 0 AND c.decode_tokens > 0 THEN 'mixed'
-        WHEN c.prefill_tokens > 0 THEN 'prefill'
-        WHEN c.decode_tokens > 0 THEN 'decode'
+        WHEN c.prefill_reqs > 0 AND c.decode_reqs > 0 THEN 'mixed'
+        WHEN c.prefill_reqs > 0 THEN 'prefill'
+        WHEN c.decode_reqs > 0 THEN 'decode'
         ELSE 'other'
     END,
     prefill_reqs = c.prefill_reqs, prefill_tokens = c.prefill_tokens, prefill_kv_tokens = c.prefill_kv, prefill_qq = c.prefill_qq,
@@ -77,19 +88,19 @@ SET kind = CASE
 FROM (
     SELECT
         step_id,
-        count(DISTINCT request_id) FILTER (WHERE prefill) AS prefill_reqs,
-        coalesce(sum(new_tokens) FILTER (WHERE prefill), 0)::BIGINT AS prefill_tokens,
-        coalesce(sum(context_tokens) FILTER (WHERE prefill), 0)::BIGINT AS prefill_kv,
-        coalesce(sum(new_tokens * new_tokens) FILTER (WHERE prefill), 0)::BIGINT AS prefill_qq,
-        coalesce(sum(new_tokens * context_tokens) FILTER (WHERE prefill), 0)::BIGINT AS prefill_qk,
-        count(DISTINCT request_id) FILTER (WHERE NOT prefill) AS decode_reqs,
-        coalesce(sum(new_tokens) FILTER (WHERE NOT prefill), 0)::BIGINT AS decode_tokens,
-        coalesce(sum(context_tokens) FILTER (WHERE NOT prefill), 0)::BIGINT AS decode_kv,
-        coalesce(sum(new_tokens * context_tokens) FILTER (WHERE NOT prefill), 0)::BIGINT AS decode_qk,
-        coalesce(sum(new_tokens) FILTER (WHERE phase = 'recompute'), 0)::BIGINT AS recompute_tokens,
-        coalesce(sum(new_tokens - 1) FILTER (WHERE phase = 'verify'), 0)::BIGINT AS spec_tokens,
-        sum(accepted_tokens)::BIGINT AS accepted_tokens
-    FROM (SELECT *, phase IN ('prefill', 'recompute') AS prefill FROM step_requests WHERE run_id = getvariable('run_id'))
+        count(*) FILTER (WHERE prefill) AS prefill_reqs,
+        coalesce(sum(q) FILTER (WHERE prefill), 0)::BIGINT AS prefill_tokens,
+        coalesce(sum(k) FILTER (WHERE prefill), 0)::BIGINT AS prefill_kv,
+        coalesce(sum(q * q) FILTER (WHERE prefill), 0)::BIGINT AS prefill_qq,
+        coalesce(sum(q * k) FILTER (WHERE prefill), 0)::BIGINT AS prefill_qk,
+        count(*) FILTER (WHERE NOT prefill) AS decode_reqs,
+        coalesce(sum(q) FILTER (WHERE NOT prefill), 0)::BIGINT AS decode_tokens,
+        coalesce(sum(k) FILTER (WHERE NOT prefill), 0)::BIGINT AS decode_kv,
+        coalesce(sum(q * k) FILTER (WHERE NOT prefill), 0)::BIGINT AS decode_qk,
+        coalesce(sum(n_recompute), 0)::BIGINT AS recompute_tokens,
+        coalesce(sum(n_spec), 0)::BIGINT AS spec_tokens,
+        CASE WHEN count(n_accepted) = count(*) THEN sum(n_accepted)::BIGINT END AS accepted_tokens
+    FROM stage.step_side
     GROUP BY ALL
 ) AS c
 WHERE s.run_id = getvariable('run_id') AND s.step_id = c.step_id;

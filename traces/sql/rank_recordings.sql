@@ -1,5 +1,5 @@
--- One row per file with device or host events: src, rank, trace_id, name, first_ns, last_ns (absolute ns) and offsets that
--- are free in its ids: last_seq, last_string.
+-- One row per file with device or host events: src, rank, trace_id, name, shift_ns (what makes its times absolute), first_ns,
+-- last_ns (absolute ns) and the largest of its ids, beyond which ids are free: last_seq, last_string.
 SELECT
     s.src, s.rank, s.trace_id, s.name, s.shift_ns, e.first_ns, e.last_ns, e.last_seq, coalesce(t.last_string, 0) AS last_string
 FROM stage.sources AS s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 from numba.core import types
+from numba.core.errors import NumbaError
 
 from traces.readers.base import CATEGORY_TEXT, PYTHON_FRAMES_KEPT
 from traces.readers.kineto_json import context as at
@@ -28,6 +30,9 @@ _TABLE_SLOTS = 1 << 14
 _COMPILED_FROM = ("machine", "context", "scan", "digits", "utf8", "interning", "members", "events", "rows", "tally")
 
 Words = npt.NDArray[np.int64]
+
+
+_NO_CACHE = (RuntimeError, OSError, EOFError, pickle.PickleError)  # no place for a cache, a full disk, a broken one
 
 
 def _sources_digest() -> str:
@@ -48,7 +53,7 @@ def _cached(build: Callable[[str], Callable[[int, int, int], int]]) -> Callable[
     signature = types.int64(types.int64, types.int64, types.int64)
     try:
         made: Any = numba.njit(signature, nogil=True, error_model="numpy", cache=True)(function)
-    except (RuntimeError, OSError):  # no place for a cache
+    except _NO_CACHE:
         made = numba.njit(signature, nogil=True, error_model="numpy")(function)
     return made  # type: ignore[no-any-return]
 
@@ -70,7 +75,10 @@ def _build_rehash(digest: str) -> Callable[[int, int, int], int]:
     return rehash
 
 
-_parse, _skip, _rehash = _cached(events.build_parse_list), _cached(_build_skip), _cached(_build_rehash)
+try:
+    _parse, _skip, _rehash = _cached(events.build_parse_list), _cached(_build_skip), _cached(_build_rehash)
+except NumbaError as error:
+    raise ImportError("the event parser cannot be compiled with this numba") from error
 
 
 class CompiledParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from typing import Any
 
 from traces.readers.base import ReadReport
@@ -24,7 +25,7 @@ def describe(report: ReadReport, outline: Outline, metadata_events: list[bytes])
         meta["distributedInfo"] = info
         report.rank = _whole(info.get("rank"))
     if meta.get("trace_id") is not None:
-        report.trace_id = str(meta["trace_id"])
+        report.trace_id = str(meta["trace_id"]).encode("utf-8", "replace").decode()
     report.base_ns = outline.base_ns
     meta["processes"], meta["threads"] = _names(metadata_events)
     if outline.undecoded:
@@ -39,7 +40,7 @@ def _as_object(value: Any) -> dict[str, Any] | None:
             value = decode_value(value.encode("utf-8", "replace"))
         except ValueError:
             try:
-                value = ast.literal_eval(value)
+                value = decode_value(json.dumps(ast.literal_eval(value)).encode())  # what JSON can hold
             except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                 return None
     return value if isinstance(value, dict) else None

@@ -1,6 +1,6 @@
 """Compiled member loops: where the values of an event stand, without looking into them."""
 
-# ruff: noqa: PLR1714, SIM109
+# ruff: noqa: PLR1714, SIM109, SIM110
 # Compiled code: comparisons stay comparisons.
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import os
 import select
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from isal import isal_zlib
 from traces.errors import UnreadableInput
 
 RAW_BYTES = 256 * 1024  # read from the file at a time
+PIECE_BYTES = 1 << 20  # decompressed at a time, however much the data shrank
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _POLL_MS = 200
@@ -142,7 +143,7 @@ class ByteSource:
         member: Any = isal_zlib.decompressobj(wbits=31)
         while data:
             try:
-                piece = member.decompress(data, 1 << 20)
+                piece = member.decompress(data, PIECE_BYTES)
             except _GZIP_ERROR as error:
                 self.fault = f"the gzip data is corrupt ({error})"
                 self._drain()
@@ -162,22 +163,24 @@ class ByteSource:
                 data = member.unconsumed_tail or self._raw()
         self.fault = self.fault or "the gzip data ends early"
 
-    def _zstd(self, data: bytes) -> Iterator[bytes]:
-        frame: Any = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-        while data:
-            try:
-                piece = frame.decompress(data)
-            except zstandard.ZstdError as error:
-                self.fault = f"the zstd data is corrupt ({error})"
-                self._drain()
-                return
-            if piece:
+    def _zstd(self, head: bytes) -> Iterator[bytes]:
+        raw: Any = _RawReader(head, self._raw)  # all that the library asks of a file is `read`
+        frames = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(raw, read_across_frames=True)
+        try:
+            while piece := frames.read(PIECE_BYTES):
                 yield piece
-            if frame.eof:
-                data = frame.unused_data or self._raw()
-                if not data:
-                    return
-                frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-            else:
-                data = self._raw()
-        self.fault = self.fault or "the zstd data ends early"
+        except zstandard.ZstdError as error:
+            self.fault = f"the zstd data is corrupt ({error})"
+            self._drain()
+
+
+class _RawReader:
+    """Gives back what was read to recognise the compression, then the rest of the file."""
+
+    def __init__(self, head: bytes, more: Callable[[], bytes]) -> None:
+        self._head = head
+        self._more = more
+
+    def read(self, _size: int = -1) -> bytes:
+        head, self._head = self._head, b""
+        return head or self._more()

@@ -100,12 +100,9 @@ def on_result(t0: int, _scheduler: Any, arguments: Any, keywords: Any, result: A
     if seq is None:
         return
     t1 = time.time_ns()
-    rows = [
-        (o.request_id, len(o.new_token_ids), o.finish_reason)
-        for outputs in (result.values() if isinstance(result, dict) else (result,))
-        for o in outputs.outputs
-    ]
-    ledger.put(_render_result, (seq, t0, t1, rows))
+    # The engine is done with these objects but for sending them: they can be read later.
+    groups = [outputs.outputs for outputs in (result.values() if isinstance(result, dict) else (result,))]
+    ledger.put(_render_result, (seq, t0, t1, groups))
 
 
 def on_kv_events(_t0: int, _manager: Any, _arguments: Any, _keywords: Any, events: Any) -> None:
@@ -195,8 +192,9 @@ def _render_step(payload: Any) -> ledger.Record:
     return record
 
 
-def _render_result(payload: tuple[int, int, int, list[tuple[str, int, Any]]]) -> ledger.Record:
-    seq, r0, r1, rows = payload
+def _render_result(payload: tuple[int, int, int, list[Any]]) -> ledger.Record:
+    seq, r0, r1, groups = payload
+    rows = [(o.request_id, len(o.new_token_ids), o.finish_reason) for outputs in groups for o in outputs]
     finished: list[str] = []
     reasons: list[str] = []
     outputs: list[int] = []

@@ -1,0 +1,169 @@
+"""A question about a model on a device, and the answers, as values. Seconds are floats, since nothing is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PREFILL_BESIDE = (256, 1_024, 4_096)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked. Tokens; rates in tokens/s; price per device and hour."""
+
+    prompt: int = 2_048
+    context: int | None = None  # default: the prompt
+    batch: int = 1
+    output: int = 128
+    tensor_parallel: int = 1
+    turns: int | None = None
+    per_turn: int = 200  # by how much the prompt grows from turn to turn, earlier answers included
+    prefill_rate: float | None = None
+    decode_rate: float | None = None
+    price: float | None = None
+    beside: tuple[int, ...] = PREFILL_BESIDE  # prefill tokens added to a decode step
+    train_tokens: float | None = None
+    memory_share: float = 0.9  # of the device's memory that weights and cache may take
+
+    @property
+    def decode_context(self) -> int:
+        """Tokens that a decoding request attends to."""
+        return self.prompt if self.context is None else self.context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseFloor:
+    """One step of one phase on one device."""
+
+    tokens: int
+    flops: float
+    bytes: float
+    intensity: float  # FLOP/byte of the step
+    weight_intensity: float  # FLOP/byte of the products with weights alone
+    ridge: float  # FLOP/byte from which on this step would be computing-bound
+    side: str
+    compute_s: float
+    memory_s: float
+    comm_s: float
+    floor_s: float
+    serial_s: float | None
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFloor:
+    """Decode with `batch` requests."""
+
+    batch: int
+    tpot_s: float
+    tokens_per_s: float
+    intensity: float
+    side: str
+    kv_bytes: float
+    fits: bool | None
+    price_per_million: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RidgeBatch:
+    """From which batch on decode computes longer than it reads, at one context."""
+
+    context: int
+    batch: int | None  # None: at no batch
+    ceiling: float  # FLOP/byte that decode tends to as the batch grows
+    ridge: float
+    kv_bytes: float | None  # of that batch
+    fits: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNeed:
+    """Bytes on one device."""
+
+    weights_bytes: float
+    weights_read_s: float
+    kv_bytes: float  # of the batch asked for, at its context
+    total_bytes: float
+    device_bytes: int | None
+    usable_bytes: float | None
+    headroom_bytes: float | None  # usable − total
+    fits: bool | None
+    kv_capacity_tokens: int | None
+    kv_capacity_requests: int | None  # at the context asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvGrowth:
+    """Cache of one request on one device, `more` tokens after the context."""
+
+    more: int
+    tokens: int
+    kv_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One turn of a growing conversation, without and with a prefix cache."""
+
+    turn: int
+    prompt_tokens: int
+    ttft_s: float
+    ttft_cached_s: float
+    decode_s: float
+    prefill_share: float  # of TTFT and decode together
+    prefill_share_cached: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """A decode step with prefill tokens added."""
+
+    prefill_tokens: int
+    step_s: float
+    added_s: float  # that the decoding requests wait longer
+    saved_s: float  # against two separate steps: weights are read once
+    flops: float
+    bytes: float
+    intensity: float
+    side: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulesOfThumb:
+    """Operations of a request (prompt and output) and of training, and what they take at the peak of all devices."""
+
+    parameters: float
+    active_parameters: float
+    request_flops: float
+    training_flops: float | None  # 6 per weight and token
+    training_device_days: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Per million tokens, at the floors: no deployment is cheaper."""
+
+    per_device_hour: float
+    prefill_per_million: float
+    decode_per_million: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """The answers, under one convention."""
+
+    convention: str
+    peak_flops: float
+    peak_bandwidth: float
+    ridge: float
+    prefill: PhaseFloor
+    decode: PhaseFloor
+    kv_bytes_per_token: float
+    kv_growth: tuple[KvGrowth, ...]
+    ridge_batch: RidgeBatch
+    batches: tuple[BatchFloor, ...]
+    memory: MemoryNeed
+    turns: tuple[Turn, ...]
+    beside: tuple[Beside, ...]
+    prices: Prices | None
+    rules: RulesOfThumb

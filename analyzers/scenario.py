@@ -1,0 +1,207 @@
+"""From the words of `stepscope predict` to costs and rates: a model, a device, a precision and a convention."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from analyzers.costs.configured import Configured
+from analyzers.costs.shape import ModelShape, model_shape
+from analyzers.costs.textbook import Textbook, round_parameters
+from analyzers.costs.weights import weight_counts
+from analyzers.costs.work import Convention, Rates
+from analyzers.datasheet import Device, canonical_dtype, flops_of
+from analyzers.hardware import PeakOverride, peak_override
+from analyzers.predict import predict
+from analyzers.prediction import Prediction, Question
+from analyzers.presets import model_config
+from traces.errors import UsageProblem
+
+CONVENTIONS = ("default", "textbook")
+# Bytes per weight, scales included, and the type that products with them compute in (None: the activations').
+QUANTIZATIONS: dict[str, tuple[float, str | None]] = {
+    "fp8": (1.0, "fp8"),
+    "int8": (1.0, "int8"),
+    "int4": (0.5 + 2.5 / 128, None),
+    "mxfp4": (0.5 + 1 / 32, "fp4"),
+    "nvfp4": (0.5 + 1 / 16, "fp4"),
+}
+_COMPUTE_BY_METHOD = {"fp8": "fp8", "fbgemm_fp8": "fp8"}
+_COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
+_COUNT_OPTIONS = {"parameters": "--params", "train_tokens": "--train-tokens"}
+_COUNT_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Everything a prediction is made of. `quant`: one of QUANTIZATIONS, 'none', or None for the configuration's own."""
+
+    model_name: str
+    config: Mapping[str, Any]
+    override: PeakOverride
+    convention: str = "default"
+    dtype: str | None = None
+    quant: str | None = None
+    kv_dtype: str | None = None
+    parameters: float | None = None  # for the textbook's round number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """A prediction with what it rests on."""
+
+    model: str
+    architecture: str
+    device: str | None
+    tensor_parallel: int
+    dtype: str
+    weights_dtype: str
+    peak_source: str  # 'user' | 'datasheet' | 'textbook'
+    notes: tuple[str, ...]
+    question: Question
+    prediction: Prediction
+
+
+def expect(scenario: Scenario, question: Question) -> Expectation:
+    """Predict. Raises UsageProblem for a model, device or precision that is not known; nothing is assumed."""
+    shape = _shape(scenario)
+    device = scenario.override.device
+    dtype = canonical_dtype(scenario.dtype or scenario.config.get("dtype") or scenario.config.get("torch_dtype"))
+    if dtype is None:
+        raise UsageProblem("the element type of the model is not known", hint="give --dtype bfloat16, for example")
+    book = device is not None and scenario.convention == "textbook" and dtype in device.textbook
+    weights_dtype = _weights_dtype(scenario, device, dtype)
+    rates = _rates(scenario, device, dtype, weights_dtype, book=book)
+    costs = _costs(scenario, shape, rates, question.tensor_parallel)
+    if scenario.convention == "textbook":
+        question = replace(question, memory_share=1.0)
+    given = scenario.override.peak_flops is not None or scenario.override.bandwidth is not None
+    return Expectation(
+        model=scenario.model_name, architecture=shape.architecture, device=device.name if device else None,
+        tensor_parallel=question.tensor_parallel, dtype=dtype, weights_dtype=weights_dtype,
+        peak_source="user" if given else "textbook" if book else "datasheet",
+        notes=tuple(_notes(scenario, shape, device, dtype, weights_dtype, question)), question=question,
+        prediction=predict(costs, rates, question, device_bytes=device.memory_bytes if device else None),
+    )  # fmt: skip
+
+
+def asked(words: Mapping[str, Any]) -> tuple[Scenario, Question]:
+    """From the options of the command. Raises UsageProblem for what they do not name."""
+    words = {key: value for key, value in words.items() if value is not None and value != ()}
+    asked_of = {item.name for item in fields(Question)}
+    counts = {key: parse_count(words[key], option) for key, option in _COUNT_OPTIONS.items() if key in words}
+    scenario = Scenario(
+        model_name=words["model"],
+        config=model_config(words["model"]),
+        override=peak_override(words.get("gpu"), words.get("peak_flops"), words.get("bandwidth")),
+        parameters=counts.get("parameters"),
+        **{key: words[key] for key in ("convention", "dtype", "quant", "kv_dtype") if key in words},
+    )
+    return scenario, Question(**{key: value for key, value in {**words, **counts}.items() if key in asked_of})
+
+
+def _shape(scenario: Scenario) -> ModelShape:
+    config = dict(scenario.config)
+    if scenario.quant is not None:
+        config.pop("quantization_config", None)
+    shape = model_shape(config, dtype=scenario.dtype, kv_dtype=scenario.kv_dtype)
+    if scenario.quant is None or scenario.quant == "none":
+        return shape
+    size, _ = _quantization(scenario.quant)
+    return replace(shape, linear_bytes=size, expert_bytes=size)
+
+
+def _quantization(name: str) -> tuple[float, str | None]:
+    if name not in QUANTIZATIONS:
+        known = ", ".join([*QUANTIZATIONS, "none"])
+        raise UsageProblem(f"unknown quantization {name}", hint=f"known: {known}")
+    return QUANTIZATIONS[name]
+
+
+def _weights_dtype(scenario: Scenario, device: Device | None, dtype: str) -> str:
+    """What products with weights compute in: the quantized type where the device has units for it."""
+    if scenario.quant is None:
+        own = scenario.config.get("quantization_config")
+        method = str(own.get("quant_method", "")).lower() if isinstance(own, Mapping) else ""
+        wanted = _COMPUTE_BY_METHOD.get(method)
+    else:
+        wanted = None if scenario.quant == "none" else _quantization(scenario.quant)[1]
+    if wanted is None or scenario.convention == "textbook" or (device is not None and wanted not in device.flops):
+        return dtype
+    return wanted
+
+
+def _rates(scenario: Scenario, device: Device | None, dtype: str, weights_dtype: str, *, book: bool) -> Rates:
+    override = scenario.override
+    other = override.peak_flops or (device.textbook[dtype] if device and book else _flops(device, dtype))
+    weights = override.peak_flops or (other if weights_dtype == dtype else _flops(device, weights_dtype))
+    bandwidth = override.bandwidth or (device.textbook["bandwidth"] if device and book else None)
+    bandwidth = bandwidth or (device.bandwidth if device else None)
+    if other is None or weights is None or bandwidth is None:
+        if device is None:
+            raise UsageProblem(
+                "no device is given", hint="give --gpu NAME, or both --peak-flops and --bandwidth (990T, 3.35TB/s)"
+            )
+        raise UsageProblem(
+            f"{device.name} has no matrix units for {dtype}", hint="give --dtype float16, or --peak-flops"
+        )
+    return Rates(weights=weights, other=other, bandwidth=bandwidth, link=_link(device))
+
+
+def _flops(device: Device | None, dtype: str) -> float | None:
+    return None if device is None else flops_of(device, dtype)
+
+
+def _link(device: Device | None) -> float | None:
+    """Bytes/s in one direction: over links between devices, else over PCIe."""
+    if device is None:
+        return None
+    return device.link_bytes_s / 2 if device.link_bytes_s else device.pcie_bytes_s
+
+
+def _costs(scenario: Scenario, shape: ModelShape, rates: Rates, tensor_parallel: int) -> Convention:
+    tied = bool(scenario.config.get("tie_word_embeddings", False))
+    if scenario.convention == "textbook":
+        count = scenario.parameters or round_parameters(scenario.model_name) or weight_counts(shape, tied=tied).total
+        return Textbook(shape, rates, parameters=count, tensor_parallel=tensor_parallel)
+    if scenario.convention == "default":
+        return Configured(shape, rates, tied=tied, tensor_parallel=tensor_parallel)
+    raise UsageProblem(f"unknown convention {scenario.convention}", hint=f"known: {', '.join(CONVENTIONS)}")
+
+
+def _notes(
+    scenario: Scenario, shape: ModelShape, device: Device | None, dtype: str, weights_dtype: str, question: Question
+) -> list[str]:
+    """What a reader should know of these numbers."""
+    notes = []
+    used = {"bandwidth", "memory", dtype, weights_dtype}
+    for cell in () if device is None else device.uncertain:
+        if cell in used:
+            remark = device.remarks.get(cell, "one source only") if device else ""
+            notes.append(f"uncertain: {cell} of {device.name if device else ''} ({remark})")
+    if scenario.convention == "default" and shape.moe is not None:
+        notes.append("experts: uniform routing is assumed; skewed routing reads fewer weights")
+    if question.tensor_parallel > 1:
+        link = _link(device)
+        told = "not counted (no link rate is known)" if link is None else f"counted at {link / 1e9:g} GB/s"
+        notes.append(f"all-reduces between {question.tensor_parallel} devices: {told}")
+    if scenario.quant not in (None, "none") and weights_dtype == dtype:
+        notes.append(f"products with {scenario.quant} weights compute in {dtype}")
+    if question.decode_context > _longest(scenario.config, question.decode_context):
+        notes.append(f"the context is longer than the model's {_longest(scenario.config, 0):,} tokens")
+    return notes
+
+
+def parse_count(text: str, option: str) -> float:
+    """'70B', '160e9', '2.5M' as a number. Raises UsageProblem."""
+    match = _COUNT.fullmatch(text)
+    if match is None or float(match[1]) <= 0:
+        raise UsageProblem(f"{option} {text} is not a number", hint="such as 70B or 160e9")
+    return float(match[1]) * _COUNT_UNITS[match[2].lower()]
+
+
+def _longest(config: Mapping[str, Any], default: int) -> int:
+    value = config.get("max_position_embeddings")
+    return value if isinstance(value, int) else default
