@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from traces.errors import StepscopeError
+from traces.printable import printable
 
 # command: (module, attribute, one line for --help). Listed here so that `--help` imports no package.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -21,11 +22,16 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "kernels": ("analyzers.commands", "kernels", "Device time by kernel, category, operator or step kind."),
     "requests": ("analyzers.commands", "requests", "Requests, and what made the slow ones slow."),
     "health": ("analyzers.commands", "health", "What the recording can and cannot carry."),
+    "predict": ("analyzers.commands", "predict", "What to expect of a model on a device, with no run."),
+    "calibrate": ("profiler.commands", "calibrate", "Measure what this machine reaches."),
     "analyze": ("analyzers.commands", "analyze", "Compute everything that is derived again."),
     "query": ("traces.commands", "query", "Run SQL against a run database."),
     "info": ("traces.commands", "info", "Runs, files and tables of a database."),
     "doctor": ("profiler.commands", "doctor", "Check engine, GPU, sensors and disk, with remedies."),
 }
+
+
+_LAYOUT = "\n\t"
 
 
 class LazyGroup(click.Group):
@@ -126,14 +132,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _complain(message: str, hint: str) -> None:
-    click.echo(f"error: {_printable(message)}", err=True)
-    if hint:
-        click.echo(f"hint: {_printable(hint)}", err=True)
-
-
-def _printable(text: str) -> str:
-    """Control characters made visible: a message may quote a file."""
-    return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
+    for word, text in (("error", message), ("hint", hint)):
+        if text:
+            click.echo(f"{word}: {printable(text, keep=_LAYOUT)}", err=True)
 
 
 if __name__ == "__main__":

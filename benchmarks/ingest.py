@@ -184,7 +184,7 @@ class _DuckSink:
         from traces.readers.base import EVENT_COLUMNS, STRING_COLUMNS
 
         self._lock = threading.Lock()
-        self.connection = duckdb.connect(path, config={"memory_limit": "192MB", "threads": 1})
+        self.connection = duckdb.connect(path, config={"memory_limit": "160MB", "threads": 1})
         self.connection.execute("SET preserve_insertion_order = true")
         self.connection.execute("CREATE SCHEMA stage")
         for name, schema in (("events", EVENT_COLUMNS), ("strings", STRING_COLUMNS)):

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 Record = dict[str, Any]
+COUNTS = (
+    "kind", "prefill_reqs", "prefill_tokens", "prefill_kv_tokens", "prefill_qq", "prefill_qk", "decode_reqs",
+    "decode_tokens", "decode_kv_tokens", "decode_qk", "recompute_tokens", "spec_tokens", "accepted_tokens",
+)  # fmt: skip
 PREFILL_SIDE = ("prefill", "recompute")
 PHASES = ("recompute", "prefill", "decode", "verify")  # in the order of their positions in a row
 
@@ -28,7 +34,11 @@ class Row:
 
 def records_of(run_dir: Path) -> list[Record]:
     """Every record of the run's ledgers."""
-    return [json.loads(line) for path in sorted((run_dir / "ledger").glob("*.jsonl")) for line in path.open()]
+    return [
+        json.loads(line)
+        for path in sorted((run_dir / "ledger").glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
 
 
 def scheduled(records: Iterable[Record]) -> Iterator[Record]:
@@ -112,3 +122,23 @@ def _counts(rows: list[Row]) -> dict[str, Any]:
         "recompute_tokens": sum(row.new_tokens for row in rows if row.phase == "recompute"),
         "accepted_tokens": None if None in accepted else sum(value or 0 for value in accepted),
     }
+
+
+def stored_rows(con: duckdb.DuckDBPyConnection) -> list[Row]:
+    """step_requests as the oracle tells them."""
+    rows = con.execute(
+        "SELECT s.ledger_seq, r.request_id, r.phase, r.new_tokens, r.context_tokens, r.accepted_tokens "
+        "FROM step_requests AS r JOIN steps AS s USING (step_id)"
+    ).fetchall()
+    names = ("seq", "request_id", "phase", "new_tokens", "context_tokens", "accepted_tokens")
+    return [Row(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+def stored_counts(con: duckdb.DuckDBPyConnection) -> dict[int, dict[str, Any]]:
+    """The counts of ledger steps as the oracle tells them."""
+    sql = f"SELECT ledger_seq, {', '.join(COUNTS)} FROM steps WHERE source = 'ledger'"
+    return {seq: dict(zip(COUNTS, counts, strict=True)) for seq, *counts in con.execute(sql).fetchall()}
+
+
+def in_order(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row.seq, row.request_id, row.context_tokens))

@@ -74,7 +74,13 @@ def served_run(folder: Path) -> Path:
     run = RunBuilder()
     run.request("a", 0, [2 * MS, 3 * MS, 4 * MS], prompt=64)
     for seq in range(3):
-        row = {"id": "cmpl-a-0-00c0ffee", "new": 1 if seq else 64, "computed": 63 + seq if seq else 0, "prompt": 64, "out": seq}
+        row = {
+            "id": "cmpl-a-0-00c0ffee",
+            "new": 1 if seq else 64,
+            "computed": 63 + seq if seq else 0,
+            "prompt": 64,
+            "out": seq,
+        }
         run.step((seq + 1) * MS, 900 * US, [row])
     return run.write(folder)
 
@@ -104,7 +110,10 @@ def test_ingest_says_what_it_read_and_where_it_is(run: Run, tmp_path: Path) -> N
 
 
 def test_ingest_names_the_run(run: Run, tmp_path: Path) -> None:
-    for paths, target in (((small_trace(tmp_path / "t.json"),), "a.duckdb"), ((served_run(tmp_path / "run"),), "b.duckdb")):
+    for paths, target in (
+        ((small_trace(tmp_path / "t.json"),), "a.duckdb"),
+        ((served_run(tmp_path / "run"),), "b.duckdb"),
+    ):
         assert run("ingest", *paths, "--name", "mine", "-o", target).code == 0
         assert json.loads(run("query", target, "select name from runs", "--json").out) == [{"name": "mine"}]
 
@@ -218,7 +227,11 @@ def test_a_run_of_several_is_picked_by_its_id(run: Run, tmp_path: Path) -> None:
     small_trace(tmp_path / "t.json")
     run("ingest", served_run(tmp_path / "run"), "-o", "all.duckdb", "-q")
     newest = run("ingest", "t.json", "-o", "all.duckdb", "-q").out.strip()
-    for name, expected in (("all.duckdb", newest.split("#")[1]), ("all.duckdb#abc123", "abc123"), (newest, newest.split("#")[1])):
+    for name, expected in (
+        ("all.duckdb", newest.split("#")[1]),
+        ("all.duckdb#abc123", "abc123"),
+        (newest, newest.split("#")[1]),
+    ):
         rows = json.loads(run("query", name, "select run_id from runs where run_id = $run_id", "--json").out)
         assert rows == [{"run_id": expected}]
     assert "* abc123" in run("info", "all.duckdb#abc123").out
@@ -242,13 +255,22 @@ def test_a_query_without_rows_and_odd_values(run: Run, database: Path) -> None:
     odd = "select 'nan'::double as a, 170141183460469231731687303715884105727::hugeint as b, [1, null] as c, "
     odd += "{'k': 1.5} as d, null as e, '\"' as f"
     (row,) = json.loads(run("query", database, odd, "--json").out)
-    assert row == {"a": None, "b": 170141183460469231731687303715884105727, "c": [1, None], "d": {"k": 1.5}, "e": None, "f": '"'}
+    assert row == {
+        "a": None,
+        "b": 170141183460469231731687303715884105727,
+        "c": [1, None],
+        "d": {"k": 1.5},
+        "e": None,
+        "f": '"',
+    }
 
 
 @pytest.mark.parametrize("command", READING)
 def test_names_from_a_recording_cannot_steer_a_terminal(command: str, run: Run, tmp_path: Path) -> None:
     """Control characters in kernel names, labels, file names, versions and the names of a manifest."""
-    small_trace(tmp_path / f"{ESCAPE.replace('/', '')}.json", kernel=ESCAPE, label=f"unknown {ESCAPE}", vllm_version=ESCAPE)
+    small_trace(
+        tmp_path / f"{ESCAPE.replace('/', '')}.json", kernel=ESCAPE, label=f"unknown {ESCAPE}", vllm_version=ESCAPE
+    )
     done = run("ingest", ".", "-o", "t.duckdb")
     assert done.code == 0
     assert "\x1b" not in done.err and "\x07" not in done.err

@@ -63,8 +63,12 @@ def test_devices_steps_and_gaps(plan: Kernels, tmp_path: Path) -> None:
         device_rows = con.execute(
             "SELECT device, window_start_ns, window_end_ns, busy_ns, idle_ns, unrecorded_ns FROM devices ORDER BY device"
         ).fetchall()
-        gap_rows = con.execute("SELECT device, start_ns, start_ns + dur_ns FROM gaps ORDER BY device, start_ns").fetchall()
-        step_rows = con.execute("SELECT seq, busy_ns, idle_ns, unrecorded_ns, n_kernels FROM steps ORDER BY seq").fetchall()
+        gap_rows = con.execute(
+            "SELECT device, start_ns, start_ns + dur_ns FROM gaps ORDER BY device, start_ns"
+        ).fetchall()
+        step_rows = con.execute(
+            "SELECT seq, busy_ns, idle_ns, unrecorded_ns, n_kernels FROM steps ORDER BY seq"
+        ).fetchall()
         loose = con.execute("SELECT count(*) FROM kernels WHERE step_id IS NULL OR step_link <> 'launch'").fetchone()
     by_device: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for device, start, end, step in placed:
@@ -121,7 +125,9 @@ def cpu_rows(ops: Ops, folder: Path) -> list[tuple[Any, ...]]:
     for number, (start, dur) in enumerate(ops):
         trace.op(f"op{number}", BASE + start, dur)
     with ingested(trace, folder) as con:
-        rows = con.execute("SELECT start_ns, start_ns + dur_ns, name, kind, step_link FROM kernels ORDER BY start_ns").fetchall()
+        rows = con.execute(
+            "SELECT start_ns, start_ns + dur_ns, name, kind, step_link FROM kernels ORDER BY start_ns"
+        ).fetchall()
         totals = con.execute("SELECT busy_ns, idle_ns, window_end_ns - window_start_ns FROM devices").fetchone()
     assert {row[3:] for row in rows} == {("cpu_op", "time")}
     spans = [(start, start + dur) for start, dur in ops]

@@ -6,20 +6,15 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import duckdb
 import pytest
-from ledger_oracle import PHASES, Record, Row, phase_rows, step_counts
+from ledger_oracle import PHASES, Record, in_order, phase_rows, step_counts, stored_counts, stored_rows
 from ledger_run import MS, at
 
 from traces.ingest import IngestOptions, ingest
 
 BLOCK = 4
-COUNTS = (
-    "kind", "prefill_reqs", "prefill_tokens", "prefill_kv_tokens", "prefill_qq", "prefill_qk", "decode_reqs",
-    "decode_tokens", "decode_kv_tokens", "decode_qk", "recompute_tokens", "spec_tokens", "accepted_tokens",
-)  # fmt: skip
 # (new, computed, spec, accepted) of one request with a prompt of 10, step by step
 Steps = list[tuple[int, int, int, int]]
 
@@ -108,26 +103,6 @@ def ingested(records: list[Record], folder: Path) -> duckdb.DuckDBPyConnection:
     ledger.write_text("".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records))
     ingest([str(ledger)], folder / "run.duckdb", IngestOptions())
     return duckdb.connect(str(folder / "run.duckdb"), read_only=True)
-
-
-def stored_rows(con: duckdb.DuckDBPyConnection) -> list[Row]:
-    """step_requests as the oracle tells them."""
-    rows = con.execute(
-        "SELECT s.ledger_seq, r.request_id, r.phase, r.new_tokens, r.context_tokens, r.accepted_tokens "
-        "FROM step_requests AS r JOIN steps AS s USING (step_id)"
-    ).fetchall()
-    names = ("seq", "request_id", "phase", "new_tokens", "context_tokens", "accepted_tokens")
-    return [Row(**dict(zip(names, row, strict=True))) for row in rows]
-
-
-def stored_counts(con: duckdb.DuckDBPyConnection) -> dict[int, dict[str, Any]]:
-    """The counts of ledger steps as the oracle tells them."""
-    sql = f"SELECT ledger_seq, {', '.join(COUNTS)} FROM steps WHERE source = 'ledger'"  # noqa: S608 - names from above
-    return {seq: dict(zip(COUNTS, counts, strict=True)) for seq, *counts in con.execute(sql).fetchall()}
-
-
-def in_order(rows: list[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: (row.seq, row.request_id, row.context_tokens))
 
 
 def test_random_schedules(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_sigterm_is_an_interruption_too(tmp_path: Path) -> None:
 def test_an_engine_does_not_outlive_a_killed_stepscope(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     arguments = ["profile", *SMALL, "--python", str(stub_python(tmp_path)), "--out", str(run_dir), "--quiet"]
-    process = start(arguments, {"STUB_FAULT": "slow_tokens"})
+    process = start(arguments, {"STUB_FAULT": "slow_tokens", "TMPDIR": str(tmp_path)})
     wait_for((run_dir / "metrics" / "warmup-before.prom").exists, 60, "warm-up")
     process.kill()
     finish(process, run_dir)
@@ -261,5 +261,7 @@ def test_a_disk_that_is_full_for_ourselves(tmp_path: Path) -> None:
         ["sh", "-c", script, "sh", *arguments], capture_output=True, text=True, timeout=120, check=False
     )
     assert answer.returncode == 2, answer.stderr
-    assert f"cannot write {run_dir}/requests.jsonl: File too large" in answer.stderr and "Traceback" not in answer.stderr
+    assert (
+        f"cannot write {run_dir}/requests.jsonl: File too large" in answer.stderr and "Traceback" not in answer.stderr
+    )
     assert left_behind(run_dir) == []

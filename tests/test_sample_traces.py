@@ -51,7 +51,9 @@ def test_device_time_and_kernels_equal_a_naive_reading(name: str, sample_databas
     assert device["busy_ns"] == busy
     assert device["idle_ns"] + device["unrecorded_ns"] == total - busy
     assert device["window_end_ns"] - device["window_start_ns"] == total
-    counts = {row["kind"]: row["n"] for row in rows(path, "SELECT kind, count(*) AS n FROM kernels WHERE valid GROUP BY kind")}
+    counts = {
+        row["kind"]: row["n"] for row in rows(path, "SELECT kind, count(*) AS n FROM kernels WHERE valid GROUP BY kind")
+    }
     expected = [ACTIVITIES[event["cat"]] for event in found]
     assert counts == {kind: expected.count(kind) for kind in set(expected)}
 
@@ -75,7 +77,9 @@ def test_device_time_agrees_with_another_tool(name: str, sample_database: Databa
 
 def test_the_decode_sample_has_425_kernels_and_25_us_of_idle(sample_database: Database) -> None:
     path = sample_database(VLLM_DECODE)
-    (found,) = rows(path, "SELECT idle_ns, (SELECT count(*) FROM kernels WHERE kind = 'kernel') AS kernels FROM devices")
+    (found,) = rows(
+        path, "SELECT idle_ns, (SELECT count(*) FROM kernels WHERE kind = 'kernel') AS kernels FROM devices"
+    )
     assert found == {"idle_ns": 25_473, "kernels": 425}
 
 
@@ -108,17 +112,28 @@ def test_one_step_with_the_counts_of_its_label(name: str, sample_database: Datab
 @pytest.mark.parametrize("name", SAMPLES, ids=short)
 def test_parts_sum_to_the_whole(name: str, sample_database: Database) -> None:
     path = sample_database(name)
-    assert rows(path, "SELECT * FROM devices WHERE busy_ns + idle_ns + unrecorded_ns <> window_end_ns - window_start_ns") == []
-    assert rows(path, "SELECT * FROM steps WHERE busy_ns + idle_ns + unrecorded_ns <> device_end_ns - device_start_ns") == []
+    assert (
+        rows(path, "SELECT * FROM devices WHERE busy_ns + idle_ns + unrecorded_ns <> window_end_ns - window_start_ns")
+        == []
+    )
+    assert (
+        rows(path, "SELECT * FROM steps WHERE busy_ns + idle_ns + unrecorded_ns <> device_end_ns - device_start_ns")
+        == []
+    )
     assert rows(path, "SELECT * FROM steps WHERE prefill_ns + decode_ns + other_ns <> busy_ns") == []
-    (sums,) = rows(path, """SELECT
+    (sums,) = rows(
+        path,
+        """SELECT
         (SELECT sum(busy_ns) FROM devices) AS devices, (SELECT sum(busy_ns) FROM kernels WHERE valid) AS kernels,
         (SELECT coalesce(sum(busy_ns), 0) FROM steps) AS steps,
-        (SELECT coalesce(sum(busy_ns), 0) FROM kernels WHERE valid AND step_id IS NULL) AS unattributed""")
+        (SELECT coalesce(sum(busy_ns), 0) FROM kernels WHERE valid AND step_id IS NULL) AS unattributed""",
+    )
     assert sums["devices"] == sums["kernels"] == sums["steps"] + sums["unattributed"]
     if name in LABELLED:
         assert sums["unattributed"] <= 0.01 * sums["devices"]
-    cuts = rows(path, "SELECT (SELECT sum(dur_ns) FROM gaps) AS gaps, sum(idle_ns + unrecorded_ns) AS idle FROM devices")
+    cuts = rows(
+        path, "SELECT (SELECT sum(dur_ns) FROM gaps) AS gaps, sum(idle_ns + unrecorded_ns) AS idle FROM devices"
+    )
     assert (cuts[0]["gaps"] or 0) == cuts[0]["idle"]
 
 
@@ -151,7 +166,9 @@ def test_kernels_without_a_launch_are_marked(sample_database: Database) -> None:
 def test_slices_of_one_recording_are_one_timeline(sample_database: Database) -> None:
     """Together the two SGLang slices close the gap that looks like 97.9 % idle in one of them."""
     path = sample_database(SGLANG_DECODE, SGLANG_PREFILL)
-    (device,) = rows(path, "SELECT window_end_ns - window_start_ns AS total_ns, busy_ns, idle_ns, unrecorded_ns FROM devices")
+    (device,) = rows(
+        path, "SELECT window_end_ns - window_start_ns AS total_ns, busy_ns, idle_ns, unrecorded_ns FROM devices"
+    )
     assert device["total_ns"] == pytest.approx(997_757_000, abs=1_000)
     assert device["busy_ns"] == pytest.approx(502_576_000, abs=1_000)
     assert device["unrecorded_ns"] == pytest.approx(493_000_000, abs=1_000_000)

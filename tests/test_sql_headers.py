@@ -29,7 +29,9 @@ def split(path: Path) -> tuple[list[str], str]:
 
 def is_query(body: str) -> bool:
     """One statement that returns rows."""
-    return re.match(r"(SELECT|WITH)\b", body) is not None and not re.search(r"^(INSERT|UPDATE|CREATE|DELETE)\b", body, re.MULTILINE)
+    return re.match(r"(SELECT|WITH)\b", body) is not None and not re.search(
+        r"^(INSERT|UPDATE|CREATE|DELETE)\b", body, re.MULTILINE
+    )
 
 
 def documented(header: list[str]) -> set[str]:

@@ -201,7 +201,16 @@ def test_a_full_disk_leaves_nothing_behind(big: Path, tmp_path: Path, existing: 
             ingest_once([str(small_trace(tmp_path / "a.json"))], target, IngestOptions())
             before = target.read_bytes()
         limit = "-1" if mounted else str(len(before) + 2_000_000)
-        command = [sys.executable, "-c", REPLACE_SIZE_LIMIT.format(limit=limit), "ingest", str(big), "-o", str(target), "-q"]
+        command = [
+            sys.executable,
+            "-c",
+            REPLACE_SIZE_LIMIT.format(limit=limit),
+            "ingest",
+            str(big),
+            "-o",
+            str(target),
+            "-q",
+        ]
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)}
         )  # fmt: skip

@@ -109,6 +109,9 @@ def test_the_period_of_the_kernel_sequence(tmp_path: Path) -> None:
     target = tmp_path / "run.duckdb"
     ingest_once([str(trace.write(tmp_path / "trace.json"))], target, IngestOptions())
     with duckdb.connect(str(target), read_only=True) as con:
-        assert con.execute("SELECT source, kind, n_kernels FROM steps ORDER BY seq").fetchall() == [("period", "other", 17)] * 7
+        assert (
+            con.execute("SELECT source, kind, n_kernels FROM steps ORDER BY seq").fetchall()
+            == [("period", "other", 17)] * 7
+        )
         first = con.execute("SELECT DISTINCT arg_min(name, start_ns) FROM kernels GROUP BY step_id").fetchall()
     assert first == [("front",)]

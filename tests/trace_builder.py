@@ -55,7 +55,14 @@ class TraceBuilder:
         return self.event("python_function", name, ts, dur, args={"Python id": len(self.events)}, **thread)
 
     def launch(
-        self, ts: int, corr: int, *, name: str = "cudaLaunchKernel", dur: int = US, ext: int | None = None, **thread: int
+        self,
+        ts: int,
+        corr: int,
+        *,
+        name: str = "cudaLaunchKernel",
+        dur: int = US,
+        ext: int | None = None,
+        **thread: int,
     ) -> TraceBuilder:
         """A runtime call."""
         args = {"correlation": corr} | ({"External id": ext} if ext is not None else {})
@@ -137,7 +144,9 @@ class RunBuilder:
         self.end = max(self.end, at + dur + 10 * US)
         return self
 
-    def request(self, name: str, at: int, token_at: Sequence[int], *, prompt: int, cached: int = 0, **facts: Any) -> RunBuilder:
+    def request(
+        self, name: str, at: int, token_at: Sequence[int], *, prompt: int, cached: int = 0, **facts: Any
+    ) -> RunBuilder:
         """A request sent at `at` whose tokens came at `token_at`; known to the engine by the same id."""
         tokens = [self.start_ns + item for item in token_at]
         self.requests.append({

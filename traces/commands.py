@@ -37,8 +37,8 @@ def ingest_paths(
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @click.pass_obj
 def ingest(
-    obj: Any, paths: tuple[str, ...], out: Path | None, name: str | None, stacks: bool, no_analyze: bool, model_config: str | None, strict: bool,
-    quiet: bool,
+    obj: Any, paths: tuple[str, ...], out: Path | None, name: str | None, stacks: bool, no_analyze: bool,
+    model_config: str | None, strict: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Read traces (torch profiler JSON, Nsight SQLite), a directory of ranks, or a run directory into a database."""
     from traces.ingest import default_target

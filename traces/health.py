@@ -11,6 +11,7 @@ import json
 
 import duckdb
 
+from traces.labels import PHASE_CAVEATS
 from traces.rows import first_row
 from traces.store import named_sql
 from traces.unrecorded import host_marks, mark_unrecorded, stage_has
@@ -31,6 +32,7 @@ CHECKS: tuple[str, ...] = (
     "health_empty_files",
     "health_clock_offsets",
     "health_hook_errors",
+    "health_label_caveats",
 )
 SEVERAL_RANKS_CHECKS: tuple[str, ...] = ("health_pid_clash",)
 # These read the staging tables, which are there only while a recording is ingested; their ids are kept afterwards.
@@ -60,6 +62,7 @@ def check(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
     con.execute(f"DELETE FROM health WHERE run_id = ? {kept}", [run_id])
     row = first_row(con.execute("SELECT count(DISTINCT rank) FROM sources WHERE run_id = ?", [run_id]))
     several = row is not None and row[0] > 1
+    con.execute("SET VARIABLE phase_caveats = ?::VARCHAR[]", [sorted(PHASE_CAVEATS)])
     with host_marks(con, run_id):
         mark_unrecorded(con, run_id)
         for name in CHECKS + (SEVERAL_RANKS_CHECKS if several else ()) + (STAGE_CHECKS if staged else ()):

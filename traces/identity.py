@@ -25,9 +25,11 @@ def already_ingested(con: duckdb.DuckDBPyConnection, hashes: Sequence[str | None
     wanted = sorted(item for item in hashes if item is not None)
     if not wanted or len(wanted) != len(hashes):
         return None
-    row = first_row(con.execute(
-        "SELECT run_id FROM sources GROUP BY run_id HAVING list_sort(list(sha256)) = ?::VARCHAR[] LIMIT 1", [wanted]
-    ))
+    row = first_row(
+        con.execute(
+            "SELECT run_id FROM sources GROUP BY run_id HAVING list_sort(list(sha256)) = ?::VARCHAR[] LIMIT 1", [wanted]
+        )
+    )
     return str(row[0]) if row else None
 
 
@@ -48,13 +50,13 @@ def describe_run(con: duckdb.DuckDBPyConnection, run_id: str, manifest: RunManif
         "SELECT meta FROM stage.sources WHERE role = 'trace' ORDER BY rank, src"
     ).fetchall() if row[0]]  # fmt: skip
     _describe_devices(con, run_id, metas, manifest)
-    window = first_row(con.execute(
-        "SELECT min(window_start_ns), max(window_end_ns) FROM devices WHERE run_id = ?", [run_id]
-    )) or (None, None)
+    window = first_row(
+        con.execute("SELECT min(window_start_ns), max(window_end_ns) FROM devices WHERE run_id = ?", [run_id])
+    ) or (None, None)
     if window[0] is None:
-        window = first_row(con.execute(
-            "SELECT min(host_start_ns), max(host_end_ns) FROM steps WHERE run_id = ?", [run_id]
-        )) or (None, None)
+        window = first_row(
+            con.execute("SELECT min(host_start_ns), max(host_end_ns) FROM steps WHERE run_id = ?", [run_id])
+        ) or (None, None)
     engine = _engine(con, metas, manifest)
     row = {
         "run_id": run_id,
@@ -78,10 +80,12 @@ def describe_run(con: duckdb.DuckDBPyConnection, run_id: str, manifest: RunManif
 def _engine(con: duckdb.DuckDBPyConnection, metas: Sequence[dict[str, Any]], manifest: RunManifest | None) -> str:
     if manifest is not None:
         return manifest.engine
-    row = first_row(con.execute(
-        "SELECT l.engine FROM stage.label_event AS e JOIN stage.label AS l USING (labels) WHERE l.engine IS NOT NULL "
-        "GROUP BY ALL ORDER BY count(*) DESC LIMIT 1"
-    ))
+    row = first_row(
+        con.execute(
+            "SELECT l.engine FROM stage.label_event AS e JOIN stage.label AS l USING (labels) WHERE l.engine IS NOT NULL "
+            "GROUP BY ALL ORDER BY count(*) DESC LIMIT 1"
+        )
+    )
     if row:
         return str(row[0])
     return "vllm" if any("vllm_version" in meta for meta in metas) else "unknown"
@@ -156,9 +160,11 @@ def _config(
 ) -> dict[str, Any]:
     """The manifest of our own runs, facts of the recording otherwise; `model_config` and `engine_facts` of the ledger."""
     kept = asdict(manifest) if manifest else _facts(metas)
-    row = first_row(con.execute(
-        "SELECT text FROM stage.ledger_marks WHERE kind = 'header' AND text IS NOT NULL ORDER BY ts_ns LIMIT 1"
-    ))
+    row = first_row(
+        con.execute(
+            "SELECT text FROM stage.ledger_marks WHERE kind = 'header' AND text IS NOT NULL ORDER BY ts_ns LIMIT 1"
+        )
+    )
     if row is None:
         return kept
     try:

@@ -82,7 +82,9 @@ def ingest(paths: Sequence[str], target: Path, options: IngestOptions) -> Ingest
         _fill_sources(con, reads)
         ranks.arrange(con, report.run_id)
         link(con, _context(report.run_id, manifest))
-        identity.describe_run(con, report.run_id, manifest, options.name or (manifest.name if manifest else _name_of(paths)))
+        identity.describe_run(
+            con, report.run_id, manifest, options.name or (manifest.name if manifest else _name_of(paths))
+        )
         health.check(con, report.run_id)
         if options.finish is not None:
             options.finish(con, report.run_id)
@@ -210,10 +212,12 @@ def _log_tables() -> tuple[str, ...]:
 
 
 def _check_content(con: duckdb.DuckDBPyConnection, reads: Sequence[_Read]) -> None:
-    row = first_row(con.execute(
-        "SELECT (SELECT count(*) FROM stage.events) + (SELECT count(*) FROM stage.ledger_steps) "
-        "+ (SELECT count(*) FROM stage.requests)"
-    ))
+    row = first_row(
+        con.execute(
+            "SELECT (SELECT count(*) FROM stage.events) + (SELECT count(*) FROM stage.ledger_steps) "
+            "+ (SELECT count(*) FROM stage.requests)"
+        )
+    )
     if row and row[0]:
         return
     names = ", ".join(read.item.path.name for read in reads[:5])

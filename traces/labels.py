@@ -35,6 +35,14 @@ CAVEATS: dict[str, str] = {
     "unparsed": "looks like a step label, but has no known form",
 }
 
+# With these a label's prefill and decode may not be the truth (method §3); the others leave counts open, not phases.
+PHASE_CAVEATS = frozenset(
+    {
+        "generation_multi_token", "generation_long_query", "new_request_is_context", "one_token_is_decode",
+        "mixed_unsplit", "totals_disagree", "nested_disagree", "unknown_mode", "unparsed",
+    }
+)  # fmt: skip
+
 # The longest common speculation depth is well below this; a query that long is a recomputed prompt.
 LONG_GENERATION_QUERY_TOKENS = 32
 
@@ -146,6 +154,9 @@ def _kind(prefill_reqs: int, decode_reqs: int) -> str:
     return "prefill" if prefill_reqs else "decode" if decode_reqs else "other"
 
 
+_SEVERAL_TOKENS = frozenset({"generation_multi_token", "generation_long_query"})
+
+
 def _generation_caveats(reqs: int | None, tokens: int | None, qq: int | None) -> list[str]:
     """Speculation or recompute shows as more tokens than requests (method §3)."""
     found = []
@@ -223,10 +234,12 @@ def _read_sglang(match: re.Match[str]) -> StepLabel:
         return _sglang_mixed(base, pairs, tokens)
     if mode == "DECODE" or mode in _VERIFY_MODES or mode in _DRAFT_MODES:
         label = _sglang_decode(base, pairs, reqs, tokens)
-        extra: tuple[str, ...] = ("verification", "filed_under_extend") if mode in _VERIFY_MODES else ()
-        if mode in _DRAFT_MODES:
-            extra = ("draft_forward",)
-        return replace(label, caveats=label.caveats + extra)
+        if mode == "DECODE":
+            return label
+        extra = ("verification", "filed_under_extend") if mode in _VERIFY_MODES else ("draft_forward",)
+        # The mode says why there are several tokens; what is recomputed comes as an extension.
+        plain = tuple(caveat for caveat in label.caveats if caveat not in _SEVERAL_TOKENS)
+        return replace(label, caveats=plain + extra)
     return replace(base, caveats=("empty",) if mode == "IDLE" else ("unknown_mode",))
 
 

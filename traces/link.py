@@ -102,7 +102,9 @@ def _parse_labels(con: duckdb.DuckDBPyConnection) -> None:
 
 def _merge_labels(con: duckdb.DuckDBPyConnection) -> None:
     """stage.label: what the labels of a step say together; one row per distinct set of texts."""
-    sets = [row[0] for row in con.execute("SELECT DISTINCT labels FROM stage.label_event WHERE source = 'label'").fetchall()]
+    sets = [
+        row[0] for row in con.execute("SELECT DISTINCT labels FROM stage.label_event WHERE source = 'label'").fetchall()
+    ]
     merged = [
         reduce(labels.prefer, [label for text in texts if (label := labels.parse(text)) is not None]) for texts in sets
     ]
@@ -118,11 +120,15 @@ def _store_frame(con: duckdb.DuckDBPyConnection, table: str, data: pl.DataFrame)
 
 def _is_cpu_recording(con: duckdb.DuckDBPyConnection) -> bool:
     """No device, no device activity and no device call, but operators: the compute thread is the device."""
-    row = first_row(con.execute(
-        "SELECT count(*) FILTER (WHERE e.cat BETWEEN 1 AND 4 OR e.cat IN (11, 12)), count(*) FILTER (WHERE e.cat = 10) "
-        "FROM stage.events AS e JOIN stage.sources AS s USING (src) WHERE s.role = 'trace'"
-    ))
-    devices = first_row(con.execute(
-        "SELECT count(*) FROM stage.sources WHERE json_array_length(meta -> 'deviceProperties') > 0 AND role = 'trace'"
-    ))
+    row = first_row(
+        con.execute(
+            "SELECT count(*) FILTER (WHERE e.cat BETWEEN 1 AND 4 OR e.cat IN (11, 12)), count(*) FILTER (WHERE e.cat = 10) "
+            "FROM stage.events AS e JOIN stage.sources AS s USING (src) WHERE s.role = 'trace'"
+        )
+    )
+    devices = first_row(
+        con.execute(
+            "SELECT count(*) FROM stage.sources WHERE json_array_length(meta -> 'deviceProperties') > 0 AND role = 'trace'"
+        )
+    )
     return bool(row and devices and row[0] == 0 and row[1] > 0 and devices[0] == 0)

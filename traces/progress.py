@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
+from traces.printable import printable
+
 if TYPE_CHECKING:
     from traces.ingest import IngestReport
 
@@ -61,8 +63,3 @@ class IngestProgress:
         lines += [f"left out {printable(name)}: {printable(why)}" for name, why in report.skipped]
         lines.append(f"done in {report.seconds:.1f} s")
         return lines
-
-
-def printable(text: str) -> str:
-    """Control characters made visible, so that a name from a file cannot steer a terminal."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import duckdb
 
 from traces.errors import UsageProblem
-from traces.progress import printable
+from traces.printable import printable
 from traces.store import TraceStore, table_names
 
 _BATCH_ROWS = 10_000
@@ -116,9 +116,8 @@ def describe_database(run: str, stream: TextIO, *, as_json: bool) -> None:
     for item in files:
         cut = f"  truncated: {printable(item['truncated'])}" if item["truncated"] else ""
         rank = f"rank {item['rank']}" if item["rank"] is not None else ""
-        stream.write(
-            f"  {printable(item['name'])}  {item['role']}  {rank}  {item['bytes']:,} bytes  {item['events']:,} events{cut}\n"
-        )
+        size = f"{item['bytes']:,} bytes  {item['events']:,} events"
+        stream.write(f"  {printable(item['name'])}  {item['role']}  {rank}  {size}{cut}\n")
     stream.write("rows\n")
     for name, count in counts.items():
         if count:

@@ -130,7 +130,9 @@ def _select_run(connection: duckdb.DuckDBPyConnection, path: Path, run_id: str |
     except duckdb.CatalogException as error:
         raise UnreadableInput(f"{path} has no table `runs`", hint="make it with `stepscope ingest`") from error
     except duckdb.BinderException as error:  # somebody else's table of that name
-        raise UnreadableInput(f"{path} is not a run database of stepscope", hint="make it with `stepscope ingest`") from error
+        raise UnreadableInput(
+            f"{path} is not a run database of stepscope", hint="make it with `stepscope ingest`"
+        ) from error
     known = [row[0] for row in rows]
     if not known:
         raise NothingToAnalyze(f"{path} holds no run", hint="add one with `stepscope ingest`")

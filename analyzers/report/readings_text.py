@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from analyzers.report.text import count, duration, percent, printable, table
+from analyzers.report.text import count, duration, percent, shown, table
 from traces.labels import CAVEATS
 
 
@@ -70,7 +70,7 @@ def kernels_lines(rows: pl.DataFrame, by: str, limit: int) -> list[str]:
     """A line per group, at most `limit`."""
     cells = [
         [
-            printable(row["name"], 58) if row["name"] is not None else "(no name)", row["category"] or "", count(row["activities"]),
+            shown(row["name"], 58) if row["name"] is not None else "(no name)", row["category"] or "", count(row["activities"]),
             duration(row["busy_ns"]), percent(row["share"]), duration(row["p50_ns"]), duration(row["p99_ns"]),
         ]
         for row in rows.head(limit).to_dicts()
@@ -86,7 +86,7 @@ def health_lines(rows: pl.DataFrame) -> list[str]:
     """Every check with its status; those that withhold first."""
     several = rows["rank"].n_unique() > 1
     return [
-        f"{row['status']:9}{row['check_id']}{_rank(row, several)}: {printable(row['message'], 600)}" for row in rows.to_dicts()
+        f"{row['status']:9}{row['check_id']}{_rank(row, several)}: {shown(row['message'], 600)}" for row in rows.to_dicts()
     ]
 
 

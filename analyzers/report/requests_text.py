@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analyzers.report.text import DASH, count, duration, percent, printable, share, table
+from analyzers.report.text import DASH, count, duration, percent, share, shown, table
 from analyzers.requests import ALL_PASSES, PARTS, RequestsReport
 
 _LATENCY = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("queue", "queue"), ("e2e", "E2E"))
@@ -60,10 +60,10 @@ def request_lines(report: RequestsReport) -> list[str]:
     facts = [f"pass {row['pass']}" if row["pass"] else None, row["status"]]
     if row["session_id"] is not None:
         turn = "" if row["turn"] is None else f", turn {row['turn']}"
-        facts.append(f"session {printable(row['session_id'], 30)}{turn}")
-    lines = [printable(row["request_id"], 90), "  " + " · ".join(str(fact) for fact in facts if fact)]
+        facts.append(f"session {shown(row['session_id'], 30)}{turn}")
+    lines = [shown(row["request_id"], 90), "  " + " · ".join(str(fact) for fact in facts if fact)]
     if row["error"]:
-        lines.append(f"  {printable(row['error'], 90)}")
+        lines.append(f"  {shown(row['error'], 90)}")
     tokens = f"  prompt {count(row['prompt_tokens'])} tokens ({count(row['cached_tokens'])} cached)"
     tokens += f", output {count(row['output_tokens'])}"
     lines.append(tokens + (f", preempted {row['n_preemptions']} times" if row["n_preemptions"] else ""))
@@ -178,7 +178,7 @@ def _slowest(report: RequestsReport) -> list[str]:
 
 
 def _short(row: dict[str, Any]) -> str:
-    name = printable(row["client_request_id"] or row["request_id"], 24)
+    name = shown(row["client_request_id"] or row["request_id"], 24)
     return name if row["status"] == "ok" else f"{name[: 24 - len(row['status']) - 3]} ({row['status']})"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analyzers.report.text import count, duration, percent, printable, ratio, share, table
+from analyzers.report.text import count, duration, percent, rate, ratio, share, shown, table
 from analyzers.summary import Summary
 
 _TERMS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("queue", "queue"), ("e2e", "E2E"))
@@ -23,12 +23,13 @@ def summary_lines(summary: Summary) -> list[str]:
 
 def _facts(summary: Summary) -> list[str]:
     run = summary.run
-    engine = " ".join(printable(run[key], 40) for key in ("engine", "engine_version") if run[key])
+    engine = " ".join(shown(run[key], 40) for key in ("engine", "engine_version") if run[key])
     device = (
         next((item["name"] for item in summary.devices if item["name"]), None) or run["device_kind"] or "unknown device"
     )
-    facts = [engine, printable(run["model"], 50) if run["model"] else None, printable(run["dtype"], 20) if run["dtype"] else None, printable(device, 60)]
-    return [f"{printable(run['name'], 60)}  ({run['run_id']})", "  " + " · ".join(str(item) for item in facts if item)]
+    named = [shown(run[key], limit) for key, limit in (("model", 50), ("dtype", 20)) if run[key]]
+    facts = [item for item in (engine, *named, shown(device, 60)) if item]
+    return [f"{shown(run['name'], 60)}  ({run['run_id']})", "  " + " · ".join(facts)]
 
 
 def _health(summary: Summary) -> list[str]:
@@ -37,7 +38,7 @@ def _health(summary: Summary) -> list[str]:
     lines = ["recording"]
     for item in summary.health:
         where = f" (rank {item['rank']})" if item["rank"] is not None and len(summary.devices) > 1 else ""
-        lines.append(f"  {item['status']}: {printable(item['message'], 400)}{where}")
+        lines.append(f"  {item['status']}: {shown(item['message'], 400)}{where}")
     return lines
 
 
@@ -80,9 +81,8 @@ def _steps(summary: Summary) -> list[str]:
     lines = ["steps", *table(header, rows)]
     prefill, decode = _total(summary.steps, "prefill_ns"), _total(summary.steps, "decode_ns")
     if prefill is not None and decode is not None and busy:
-        lines.append(
-            f"  phases: prefill {duration(prefill)} ({percent(prefill / busy)}), decode {duration(decode)} ({percent(decode / busy)}) of the steps' busy time"
-        )
+        parts = f"prefill {duration(prefill)} ({percent(prefill / busy)}), decode {duration(decode)} ({percent(decode / busy)})"
+        lines.append(f"  phases: {parts} of the steps' busy time")
     return lines
 
 
@@ -125,8 +125,8 @@ def _requests(summary: Summary) -> list[str]:
         return []
     rows = [
         [
-            item["pass"] or "all", count(item["requests"]), count(item["failed"]), count(item["prompt_tokens"]), count(item["cached_tokens"]),
-            percent(item["hit_ratio"]), count(item["output_tokens"]), f"{item['output_tokens_per_s']:.1f}" if item["output_tokens_per_s"] else "–",
+            item["pass"] or "all", *(count(item[name]) for name in ("requests", "failed", "prompt_tokens", "cached_tokens")),
+            percent(item["hit_ratio"]), count(item["output_tokens"]), rate(item["output_tokens_per_s"]),
         ]
         for item in summary.requests
     ]  # fmt: skip

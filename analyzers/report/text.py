@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traces.printable import printable
+
 DASH = "–"
 
 
@@ -27,6 +29,11 @@ def percent(share: float | None, digits: int = 1) -> str:
     return DASH if share is None else f"{100 * share:.{digits}f} %"
 
 
+def rate(value: float | None) -> str:
+    """A number per second with one decimal."""
+    return f"{value:.1f}" if value else DASH
+
+
 def ratio(value: float | None) -> str:
     """A ratio with two decimals."""
     return DASH if value is None else f"{value:.2f}×"
@@ -37,11 +44,11 @@ def share(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else part / whole
 
 
-def printable(text: str | None, limit: int = 200) -> str:
-    """Text from a recording with control characters made visible, shortened in the middle."""
+def shown(text: str | None, limit: int = 200) -> str:
+    """Text from a recording, safe for a terminal and shortened in the middle."""
     if text is None:
         return DASH
-    clean = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[: 4 * limit])
+    clean = printable(text)
     if len(clean) <= limit:
         return clean
     return clean[: limit // 2 - 1] + "…" + clean[-(limit - limit // 2) :]

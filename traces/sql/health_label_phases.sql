@@ -1,10 +1,11 @@
 -- Check, one row per rank with labels and a ledger: do the labels' phases agree with the ledger's truth? value: matched steps
--- whose label states other prefill or decode tokens than the ledger and does not say that it cannot know. Reads the staging tables.
+-- whose label states other prefill or decode tokens than the ledger and does not say that it cannot know (variable
+-- phase_caveats: the caveats that say so). Reads the staging tables.
 WITH compared AS (
     SELECT
         s.rank, s.seq,
-        l.prefill_tokens IS DISTINCT FROM t.prefill_tokens OR l.decode_tokens IS DISTINCT FROM t.decode_tokens AS differs,
-        len(l.caveats) > 0 AS said
+        coalesce(l.prefill_tokens <> t.prefill_tokens, false) OR coalesce(l.decode_tokens <> t.decode_tokens, false) AS differs,
+        list_has_any(l.caveats, getvariable('phase_caveats')) AS said
     FROM stage.step AS s
     JOIN stage.label AS l USING (labels)
     JOIN steps AS t ON t.run_id = $run_id AND t.step_id = s.step_id

@@ -1,4 +1,4 @@
--- The rows of host_marks.sql from a finished database.
+-- The rows of host_marks.sql from a finished database: rank, pid, kind, name, start_ns (ns).
 SELECT rank, pid, kind, name, start_ns
 FROM host_events
 WHERE run_id = $run_id AND kind IN ('runtime', 'annotation')

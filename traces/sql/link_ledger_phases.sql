@@ -41,7 +41,9 @@ ranged AS (
     SELECT
         *,
         greatest(least(end_before_result, high_water) - computed_before, 0) AS n_recompute,
-        greatest(least(end_before_result, prompt_tokens) - greatest(computed_before, high_water), 0) AS n_prefill
+        -- where the prompt's length was not recorded, having output is what tells decode from prefill
+        greatest(least(end_before_result, coalesce(prompt_tokens, CASE WHEN output_before > 0 THEN 0 ELSE end_before_result END))
+            - greatest(computed_before, high_water), 0) AS n_prefill
     FROM marked
 )
 SELECT r.*, x.phase, x.n, x.context
