@@ -39,7 +39,11 @@ def fill(con: duckdb.DuckDBPyConnection, run_id: str, kernel_phases: pl.DataFram
     """
     con.execute("SET VARIABLE run_id = ?", [run_id])
     con.execute(named_sql("phases_whole", "analyzers"))
-    _store(con, "phase_of_kernel", kernel_phases.filter(pl.col("phase").is_not_null()).select("kind", "name", "op_name", "phase"))
+    _store(
+        con,
+        "phase_of_kernel",
+        kernel_phases.filter(pl.col("phase").is_not_null()).select("kind", "name", "op_name", "phase"),
+    )
     rows = frame(con.sql(named_sql("phases_steps", "analyzers"), params={"run_id": run_id}))
     measured = frame(con.sql(named_sql("phases_measured", "analyzers"), params={"run_id": run_id}))
     steps = _steps(rows, measured)
@@ -52,7 +56,9 @@ def fill(con: duckdb.DuckDBPyConnection, run_id: str, kernel_phases: pl.DataFram
     # without anything to go by, how long decoding waited is not known; its interval is the whole step
     waited = pl.when(pl.col("known_share") >= LEAST_KNOWN).then("interference_ns")
     bounds = bounds.with_columns(interference_ns=waited)
-    _store(con, "step_bounds", bounds.select("step_id", "split_low_ns", "split_high_ns", "split_method", "interference_ns"))
+    _store(
+        con, "step_bounds", bounds.select("step_id", "split_low_ns", "split_high_ns", "split_method", "interference_ns")
+    )
     con.execute(named_sql("phases_kernels", "analyzers"))
     _share_requests(con, run_id, learned, numbered)
 

@@ -18,7 +18,10 @@ from traces.store import TraceStore, writing
 
 
 def analyze(
-    con: duckdb.DuckDBPyConnection, run_id: str, model_config: Mapping[str, Any] | None = None, peaks: PeakOverride = NO_OVERRIDE
+    con: duckdb.DuckDBPyConnection,
+    run_id: str,
+    model_config: Mapping[str, Any] | None = None,
+    peaks: PeakOverride = NO_OVERRIDE,
 ) -> None:
     """Fill the derived columns and tables of run `run_id`; what an earlier analysis wrote is replaced.
 
@@ -66,9 +69,12 @@ def _remember(con: duckdb.DuckDBPyConnection, run_id: str, config: Mapping[str, 
 
 def _model(con: duckdb.DuckDBPyConnection, run_id: str, *, given: bool) -> ModelShape | None:
     """The model's shape, divided over tensor-parallel ranks; None where the run does not say or it is not known."""
-    row = first_row(con.execute(
-        "SELECT config -> 'model_config', config ->> '$.engine_facts.tensor_parallel_size' FROM runs WHERE run_id = ?", [run_id]
-    ))
+    row = first_row(
+        con.execute(
+            "SELECT config -> 'model_config', config ->> '$.engine_facts.tensor_parallel_size' FROM runs WHERE run_id = ?",
+            [run_id],
+        )
+    )
     if row is None or row[0] is None:
         return None
     config = json.loads(row[0])

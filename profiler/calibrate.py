@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from traces.calibration import AUTO_BIND, Calibration, MatrixRate, MemoryRate, bound_cpus
+from profiler.interpreter import cpu_name
+from traces.calibration import (
+    AUTO_BIND,
+    Calibration,
+    MatrixRate,
+    MemoryRate,
+    bound_cpus,
+    matching,
+    read_calibrations,
+)  # fmt: skip
 from traces.errors import EngineFailed, UsageProblem
 
 PROBE = Path(__file__).parent / "probes" / "calibrate_probe.py"
@@ -34,6 +43,14 @@ class CalibrateConfig:
     bind: str = AUTO_BIND
     short: bool = False
     seconds: float | None = None  # default: SHORT_S or FULL_S, the import of torch included
+
+
+def known_or_measured(python: Path, bind: str) -> Calibration:
+    """A full measurement of this CPU made earlier, else a short one made now. Raises as `measure` does."""
+    known = matching(read_calibrations(), device_name=cpu_name(), bind=bind)
+    if known is not None and not known.short and known.quiet:
+        return known
+    return measure(CalibrateConfig(python=python, device="cpu", bind=bind, short=True))
 
 
 def measure(config: CalibrateConfig) -> Calibration:

@@ -44,6 +44,9 @@ capture_options = _options(
     ),
     click.option("--stop-timeout", "stop_timeout_s", type=float, help="Seconds for stop_profile; default: by steps."),
     click.option("--no-control", "control", flag_value=False, default=True, help="Skip the unprofiled pass."),
+    click.option(
+        "--no-calibrate", "calibrate", flag_value=False, default=True, help="CPU: do not measure its roofs first."
+    ),
     click.option("--no-trace", "trace", flag_value=False, default=True, help="Step ledger only, no torch profiler."),
 )
 output_options = _options(

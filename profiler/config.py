@@ -75,6 +75,7 @@ class ProfileConfig:
     engine_args: tuple[str, ...] = ()  # K=V or K, handed to the engine
     window: Window = field(default_factory=Window)
     control: bool = True
+    calibrate: bool = True  # on a CPU: measure its roofs for some seconds before the engine starts
     trace: bool = True
     port: int | None = None  # default: a free one
     ledger: bool = True

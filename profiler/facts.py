@@ -26,6 +26,7 @@ class RunFacts:
     failure: str | None = None
     passes: list[PassRecord] = field(default_factory=list)
     capture: CaptureWindow | None = None
+    calibration: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
     hook_errors: list[str] = field(default_factory=list)
     header: dict[str, Any] = field(default_factory=dict)  # of the ledger
@@ -62,6 +63,7 @@ class RunFacts:
             versions=self.interpreter.versions(),
             passes=self.passes,
             capture=self.capture,
+            calibration=self.calibration,
             hook_errors=self.hook_errors,
             warnings=self.warnings,
             failure=self.failure,

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from profiler.calibrate import known_or_measured
 from profiler.capture import StopTimeout
 from profiler.config import ProfileConfig
 from profiler.engines.base import Launch
@@ -32,6 +33,7 @@ from profiler.process import EngineProcess, check_port, free_port
 from profiler.progress import Observer
 from profiler.rundir import RunDir, check_model_path, has_weights, new_run_dir
 from profiler.stages import Stages
+from traces.calibration import AUTO_BIND
 from traces.errors import EngineFailed, StepscopeError
 from traces.manifest import MANIFEST_NAME, RunManifest
 
@@ -65,12 +67,27 @@ def run_profile(config: ProfileConfig, plan_warmup: Plan, plan: Plan, observer: 
         env = engine.environment(launch, dict(os.environ))
         facts.argv, facts.env = engine.argv(launch), env
         facts.manifest().write(run.root)
+    _calibrate(facts, observer)
     process = EngineProcess(facts.argv, env, run_id=facts.run_id, log_path=run.log)
     stages = Stages(
         config=config, engine=engine, launch=launch, run_dir=run, process=process, facts=facts, observer=observer
     )
     _drive(stages, plan_warmup, plan)
     return facts.manifest()
+
+
+def _calibrate(facts: RunFacts, observer: Observer) -> None:
+    """On a CPU no datasheet says what can be reached, so it is measured before the engine takes the machine."""
+    config = facts.config
+    if facts.device_kind != "cpu" or not (config.calibrate and config.trace):
+        return
+    observer.stage("calibrate")
+    try:
+        found = known_or_measured(facts.interpreter.path, facts.env.get("VLLM_CPU_OMP_THREADS_BIND") or AUTO_BIND)
+        facts.calibration = found.to_dict()
+    except StepscopeError as error:
+        facts.warnings.append(f"not calibrated: {error.message}")
+        observer.note(facts.warnings[-1])
 
 
 def _drive(stages: Stages, plan_warmup: Plan, plan: Plan) -> None:

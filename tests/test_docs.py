@@ -19,7 +19,7 @@ from traces.store import TraceStore, table_names
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WRITTEN = [page for page in PAGES if page.name not in ("cli.md", "data-dictionary.md")]
-NEEDS_AN_ENGINE = ("profile", "doctor", "attach")
+NEEDS_AN_ENGINE = ("profile", "doctor", "attach", "calibrate")
 
 
 def commands(page: Path) -> list[str]:
@@ -28,7 +28,9 @@ def commands(page: Path) -> list[str]:
     for line in page.read_text(encoding="utf-8").splitlines():
         code = line.removeprefix("    ")
         if code.startswith("stepscope "):
-            found.append(code.split("  #")[0].strip())
+            found.append(
+                re.sub(r"\[[^]]*\]", "", code.split("  #")[0]).strip()
+            )  # a synopsis: without what may be left out
     return found
 
 
@@ -45,15 +47,17 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the documents speak of."""
     folder = tmp_path_factory.mktemp("desk")
     small_trace(folder / "trace.json.gz")
-    TraceBuilder(rank=0).label(MS, 50 * US, MIXED).launched(MS + US, MS + 10 * US, 20 * US, 1).write(folder / "other.json.gz")
+    TraceBuilder(rank=0).label(MS, 50 * US, MIXED).launched(MS + US, MS + 10 * US, 20 * US, 1).write(
+        folder / "other.json.gz"
+    )
     for rank in range(2):
         trace = TraceBuilder(rank=rank, world_size=2).label(MS, 50 * US, DECODE)
         trace.launched(MS + US, MS + 10 * US, (20 + rank) * US, 1).write(folder / "traces" / f"rank{rank}.json")
     served_run(folder / "runs" / "mine")
     served_run(folder / "served")
     (folder / "config.json").write_text(
-        '{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256, "intermediate_size": 704, '
-        '"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1024, "torch_dtype": "bfloat16"}'
+        '{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512, "intermediate_size": 1408, '
+        '"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 1024, "torch_dtype": "bfloat16"}'
     )
     for arguments in (["trace.json.gz"], ["runs/mine"], ["served", "-o", "run.duckdb"]):
         with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stopped:

@@ -43,7 +43,9 @@ def test_a_run_directory(tmp_path: Path) -> None:
     report, store = ingested(tmp_path, folder)
     with store:
         (run,) = store.table("runs").to_dicts()
-        steps = store.query("SELECT kind, source, prefill_tokens, decode_tokens, n_kernels, busy_ns FROM steps ORDER BY seq").to_dicts()
+        steps = store.query(
+            "SELECT kind, source, prefill_tokens, decode_tokens, n_kernels, busy_ns FROM steps ORDER BY seq"
+        ).to_dicts()
         (request,) = store.table("requests").to_dicts()
         tokens = store.query("SELECT i, ts_ns FROM tokens ORDER BY i").rows()
         rows = store.query("SELECT phase, new_tokens, context_tokens FROM step_requests ORDER BY step_id").rows()
@@ -83,8 +85,16 @@ def test_a_directory_of_ranks_is_one_run(tmp_path: Path) -> None:
         trace(rank=rank, world_size=3, name=f"k{rank}").write(tmp_path / "dir" / f"rank{rank}.pt.trace.json.gz")
     _, store = ingested(tmp_path, tmp_path / "dir")
     with store:
-        assert store.query("SELECT rank, count(*) FROM kernels GROUP BY rank ORDER BY rank").rows() == [(0, 1), (1, 1), (2, 1)]
-        assert store.query("SELECT rank, seq, n_kernels FROM steps ORDER BY rank").rows() == [(0, 0, 1), (1, 0, 1), (2, 0, 1)]
+        assert store.query("SELECT rank, count(*) FROM kernels GROUP BY rank ORDER BY rank").rows() == [
+            (0, 1),
+            (1, 1),
+            (2, 1),
+        ]
+        assert store.query("SELECT rank, seq, n_kernels FROM steps ORDER BY rank").rows() == [
+            (0, 0, 1),
+            (1, 0, 1),
+            (2, 0, 1),
+        ]
         assert store.table("runs").height == 1
 
 
@@ -112,7 +122,8 @@ def test_what_is_no_run_beside_one_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("graph_capture_rank_0.json", "graph-capture trace"), ("host.async_llm.json", "front end's trace")]
+    ("name", "words"),
+    [("graph_capture_rank_0.json", "graph-capture trace"), ("host.async_llm.json", "front end's trace")],
 )
 def test_what_is_no_run_alone_is_named(name: str, words: str, tmp_path: Path) -> None:
     path = trace().write(tmp_path / name)
@@ -153,7 +164,9 @@ def test_a_trace_cut_anywhere_keeps_its_complete_events(tmp_path: Path) -> None:
 
 def test_the_environment_of_a_trace_stays_out(tmp_path: Path) -> None:
     """Host names, users and paths of a foreign recording are not copied into the database."""
-    path = trace(hostname="secret-host", traceName="/home/secret/x.json", PYTORCH_ENV="secret").write(tmp_path / "t.json")
+    path = trace(hostname="secret-host", traceName="/home/secret/x.json", PYTORCH_ENV="secret").write(
+        tmp_path / "t.json"
+    )
     _, store = ingested(tmp_path, path)
     with store:
         config = str(store.table("runs")["config"][0])
@@ -163,13 +176,24 @@ def test_the_environment_of_a_trace_stays_out(tmp_path: Path) -> None:
 
 def test_facts_of_a_trace(tmp_path: Path) -> None:
     properties = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_000_000_000}]
-    path = trace(base_ns=1_700_000_000 * 10**9, deviceProperties=properties, vllm_version="0.20.1").write(tmp_path / "t.json")
+    path = trace(base_ns=1_700_000_000 * 10**9, deviceProperties=properties, vllm_version="0.20.1").write(
+        tmp_path / "t.json"
+    )
     _, store = ingested(tmp_path, path)
     with store:
         (run,) = store.table("runs").to_dicts()
         (device,) = store.table("devices").to_dicts()
-    assert (run["engine"], run["engine_version"], run["device_kind"], run["clock"]) == ("vllm", "0.20.1", "cuda", "epoch")
-    assert (device["name"], device["vendor"], device["memory_bytes"]) == ("NVIDIA H100 80GB HBM3", "nvidia", 85_000_000_000)
+    assert (run["engine"], run["engine_version"], run["device_kind"], run["clock"]) == (
+        "vllm",
+        "0.20.1",
+        "cuda",
+        "epoch",
+    )
+    assert (device["name"], device["vendor"], device["memory_bytes"]) == (
+        "NVIDIA H100 80GB HBM3",
+        "nvidia",
+        85_000_000_000,
+    )
     assert json.loads(run["config"])["vllm_version"] == "0.20.1"
 
 

@@ -56,7 +56,9 @@ def test_kernels_of_a_graph_share_its_launch(call: str) -> None:
     for number in range(4):
         target.kernel(AT + (10 + 2 * number) * US, US, 5, name=f"k{number}")
     assert links(target) == [(f"k{number}", 0, "graph", True) for number in range(4)]
-    assert target.rows("SELECT n_kernels, is_graph, name FROM launches") == [{"n_kernels": 4, "is_graph": True, "name": call}]
+    assert target.rows("SELECT n_kernels, is_graph, name FROM launches") == [
+        {"n_kernels": 4, "is_graph": True, "name": call}
+    ]
     assert target.rows("SELECT graph_mode, n_graph_launches, n_launches_without_kernel FROM steps ORDER BY seq") == [
         {"graph_mode": "full", "n_graph_launches": 1, "n_launches_without_kernel": 0},
         {"graph_mode": None, "n_graph_launches": 0, "n_launches_without_kernel": 0},
@@ -75,8 +77,12 @@ def test_calls_that_launch(call: str) -> None:
 def test_many_graphs_in_a_step_are_piecewise() -> None:
     target = steps(recording(), 1)
     for number in range(6):
-        target.launch(AT + number * US, number + 1, name="cudaGraphLaunch").kernel(AT + (20 + 2 * number) * US, US, number + 1)
-        target.launch(AT + (10 + number) * US, 100 + number).kernel(AT + (21 + 2 * number) * US, US, 100 + number, stream=8)
+        target.launch(AT + number * US, number + 1, name="cudaGraphLaunch").kernel(
+            AT + (20 + 2 * number) * US, US, number + 1
+        )
+        target.launch(AT + (10 + number) * US, 100 + number).kernel(
+            AT + (21 + 2 * number) * US, US, 100 + number, stream=8
+        )
     assert target.link().one("SELECT graph_mode FROM steps") == "piecewise"
 
 
@@ -107,7 +113,9 @@ def test_a_thread_with_labels_launches_for_its_own_steps() -> None:
     target.launch(AT + 40 * US, 1, tid=1).kernel(AT + 41 * US, US, 1, name="one")
     target.launch(AT + 42 * US, 2, tid=2).kernel(AT + 43 * US, US, 2, name="two")
     target.link()
-    kinds = target.rows("SELECT k.name, s.kind FROM kernels AS k JOIN steps AS s USING (run_id, step_id) ORDER BY k.name")
+    kinds = target.rows(
+        "SELECT k.name, s.kind FROM kernels AS k JOIN steps AS s USING (run_id, step_id) ORDER BY k.name"
+    )
     assert kinds == [{"name": "one", "kind": "decode"}, {"name": "two", "kind": "prefill"}]
 
 
@@ -143,9 +151,13 @@ def test_ranks_do_not_mix() -> None:
             target.label(at, 50 * US, src=rank).launch(at + US, step + 1, src=rank)
             target.kernel(at + 10 * US, US, step + 1, name=f"r{rank}s{step}", src=rank)
     target.link()
-    found = target.rows("SELECT k.name, k.rank, s.rank AS step_rank, s.seq FROM kernels AS k JOIN steps AS s USING (run_id, step_id) ORDER BY name")
+    found = target.rows(
+        "SELECT k.name, k.rank, s.rank AS step_rank, s.seq FROM kernels AS k JOIN steps AS s USING (run_id, step_id) ORDER BY name"
+    )
     assert found == [
-        {"name": f"r{rank}s{step}", "rank": rank, "step_rank": rank, "seq": step} for rank in range(2) for step in range(2)
+        {"name": f"r{rank}s{step}", "rank": rank, "step_rank": rank, "seq": step}
+        for rank in range(2)
+        for step in range(2)
     ]
 
 
@@ -167,7 +179,9 @@ def naive(launches: list[Launch]) -> list[tuple[int | None, str | None]]:
         if at:
             found.append((launched[number], "launch" if launched[number] is not None else None))
             continue
-        peers = [(starts[i], launched[i]) for i, item in enumerate(launches) if item[2] == stream and launched[i] is not None]
+        peers = [
+            (starts[i], launched[i]) for i, item in enumerate(launches) if item[2] == stream and launched[i] is not None
+        ]
         before = max((peer for peer in peers if peer[0] <= starts[number]), key=lambda peer: peer[0], default=None)
         after = min((peer for peer in peers if peer[0] >= starts[number]), key=lambda peer: peer[0], default=None)
         if before and after and before[1] == after[1]:

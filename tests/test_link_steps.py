@@ -82,7 +82,10 @@ def test_a_gap_between_rows_of_another_step_is_idle_of_the_step_around_it() -> N
     target.launch(AT + US, 1).kernel(AT + 100 * US, 10 * US, 1)
     target.launch(AT + 51 * US, 2).kernel(AT + 130 * US, 10 * US, 2, stream=8)
     target.launch(AT + 2 * US, 3).kernel(AT + 200 * US, 10 * US, 3)
-    assert steps(target, "busy_ns, idle_ns") == [{"busy_ns": 20 * US, "idle_ns": 80 * US}, {"busy_ns": 10 * US, "idle_ns": 0}]
+    assert steps(target, "busy_ns, idle_ns") == [
+        {"busy_ns": 20 * US, "idle_ns": 80 * US},
+        {"busy_ns": 10 * US, "idle_ns": 0},
+    ]
 
 
 def test_what_ran_before_a_gap_is_named_only_where_it_is_known() -> None:
@@ -106,7 +109,9 @@ def test_a_window_cuts_activities_and_adds_idle_at_its_ends() -> None:
     assert target.rows("SELECT busy_ns FROM kernels ORDER BY kernel_id") == [{"busy_ns": 5 * US}, {"busy_ns": 10 * US}]
 
 
-@pytest.mark.parametrize("frame", ["vllm/v1/worker/gpu_model_runner.py(900): execute_model", "sglang/scheduler.py(1): run_batch"])
+@pytest.mark.parametrize(
+    "frame", ["vllm/v1/worker/gpu_model_runner.py(900): execute_model", "sglang/scheduler.py(1): run_batch"]
+)
 def test_steps_from_python_frames(frame: str) -> None:
     """Outermost frames of the thread that launches; a frame that launches nothing is no step."""
     target = recording()
@@ -131,7 +136,10 @@ def test_steps_from_graph_launches_and_sampling() -> None:
             corr += 1
             target.launch(at + offset * US, corr, name=call or "cudaLaunchKernel")
             target.kernel(at + (offset + 3) * US, 2 * US, corr, name=name)
-    assert steps(target, "source, n_kernels, n_graph_launches") == [{"source": "graph", "n_kernels": 3, "n_graph_launches": 1}] * 3
+    assert (
+        steps(target, "source, n_kernels, n_graph_launches")
+        == [{"source": "graph", "n_kernels": 3, "n_graph_launches": 1}] * 3
+    )
     first = target.rows("SELECT DISTINCT arg_min(name, start_ns) AS name FROM kernels GROUP BY step_id")
     assert first == [{"name": "prepare"}]
 
@@ -139,4 +147,6 @@ def test_steps_from_graph_launches_and_sampling() -> None:
 def test_no_evidence_no_steps() -> None:
     target = kernel(recording(), AT, 1)
     assert steps(target, "step_id") == []
-    assert target.rows("SELECT step_id, step_link, busy_ns FROM kernels") == [{"step_id": None, "step_link": None, "busy_ns": 5 * US}]
+    assert target.rows("SELECT step_id, step_link, busy_ns FROM kernels") == [
+        {"step_id": None, "step_link": None, "busy_ns": 5 * US}
+    ]

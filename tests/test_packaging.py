@@ -16,7 +16,9 @@ PACKAGES = ("profiler", "traces", "analyzers")
 
 def copy_of_the_tree(target: Path) -> Path:
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.nbi", "*.nbc"))
+        shutil.copytree(
+            ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.nbi", "*.nbc")
+        )
     for name in ("cli.py", "pyproject.toml", "README.md", "LICENSE"):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, target / name)

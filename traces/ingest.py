@@ -24,7 +24,8 @@ from traces.sink import StageSink
 from traces.sniff import reader_named
 from traces.store import writing
 
-MEMORY_LIMIT = "320MB"  # DuckDB's share; the readers' buffers come on top
+# DuckDB's share of memory; a reader's own buffers come on top of the first, linking has none.
+READ_MEMORY, LINK_MEMORY = "160MB", "320MB"
 Finish = Callable[[duckdb.DuckDBPyConnection, str], None]
 
 
@@ -79,6 +80,7 @@ def ingest(paths: Sequence[str], target: Path, options: IngestOptions) -> Ingest
         _check_content(con, reads)
         run_id = manifest.run_id if manifest else f"run-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         report.run_id = identity.unique_run_id(con, run_id)
+        con.execute(f"SET memory_limit = '{LINK_MEMORY}'")
         _fill_sources(con, reads)
         ranks.arrange(con, report.run_id)
         link(con, _context(report.run_id, manifest))
@@ -113,7 +115,7 @@ def _stage(con: duckdb.DuckDBPyConnection, target: Path) -> Iterator[None]:
     spill = scratch.with_suffix(".spill")
     quoted = [str(path).replace("'", "''") for path in (scratch, spill)]
     try:
-        con.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
+        con.execute(f"SET memory_limit = '{READ_MEMORY}'")
         con.execute(f"SET temp_directory = '{quoted[1]}'")
         con.execute(f"ATTACH '{quoted[0]}' AS stage")
         create_stage(con)
@@ -265,7 +267,7 @@ def default_target(paths: Sequence[str]) -> Path:
     first = Path(paths[0])
     if len(paths) == 1 and (first / MANIFEST_NAME).exists():
         return first / "run.duckdb"
-    stem = first.name
+    stem = first.name if first.name not in ("", "..") else first.resolve().name
     for suffix in (".gz", ".zst", ".json", ".trace", ".pt", ".sqlite", ".nsys-rep"):
         stem = stem.removesuffix(suffix)
     return Path(f"{stem.strip('*?[]') or 'run'}.duckdb")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from traces.errors import UnreadableInput, UsageProblem
 from traces.manifest import MANIFEST_NAME
-from traces.sniff import file_problem, find_reader, hint_of, looks_like_capture, open_head
+from traces.sniff import PIPE, file_problem, find_reader, hint_of, looks_like_capture, open_head
 
 # Suffixes looked for in directories; a file named by itself is judged by its content alone.
 KNOWN_SUFFIXES = (
@@ -156,6 +156,8 @@ def _refuse_several_runs(top: Path) -> None:
 
 def _inspect(path: Path, *, named: bool) -> InputFile:
     problem = file_problem(path)
+    if problem == PIPE and named:  # cannot be looked into first; what people pipe are traces
+        return InputFile(path=path, role="trace", reader="kineto")
     if problem is not None:
         role = classify(path, b"", None)
         return InputFile(path=path, role="trace" if role == "other" else role, problem=problem)

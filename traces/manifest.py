@@ -62,6 +62,7 @@ class RunManifest:
     versions: dict[str, str] = field(default_factory=dict)
     passes: list[PassRecord] = field(default_factory=list)
     capture: CaptureWindow | None = None
+    calibration: dict[str, Any] | None = None  # traces.calibration.Calibration of this machine, CPU engines only
     hook_errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     failure: str | None = None

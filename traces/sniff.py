@@ -29,6 +29,7 @@ READERS: tuple[tuple[str, str, str], ...] = (
     ("kineto", "traces.readers.kineto", "KinetoReader"),
 )
 
+PIPE = "is a pipe"
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # vLLM and SGLang annotate each captured graph: capture_<batch size>_<mode>
@@ -73,7 +74,7 @@ def file_problem(path: Path) -> str | None:
     if stat.S_ISDIR(status.st_mode):
         return "is a directory"
     if stat.S_ISFIFO(status.st_mode):
-        return "is a pipe"
+        return PIPE
     if not stat.S_ISREG(status.st_mode):
         return "is no regular file"
     if status.st_size == 0:
@@ -87,8 +88,8 @@ def file_problem(path: Path) -> str | None:
 
 def hint_of(problem: str) -> str:
     """What to do about a problem that `file_problem` names."""
-    if problem == "is a pipe":
-        return "save the stream to a file first: a recording is read more than once"
+    if problem == PIPE:
+        return "name the pipe itself: in a directory it is not waited for"
     if problem.startswith("is empty"):
         return "profile again, and let the engine finish writing before it is stopped"
     if problem.startswith("may not be read"):

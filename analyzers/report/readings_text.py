@@ -86,7 +86,8 @@ def health_lines(rows: pl.DataFrame) -> list[str]:
     """Every check with its status; those that withhold first."""
     several = rows["rank"].n_unique() > 1
     return [
-        f"{row['status']:9}{row['check_id']}{_rank(row, several)}: {shown(row['message'], 600)}" for row in rows.to_dicts()
+        f"{row['status']:9}{row['check_id']}{_rank(row, several)}: {shown(row['message'], 600)}"
+        for row in rows.to_dicts()
     ]
 
 

@@ -3,7 +3,7 @@
 -- step_ratio         Σ schedule-to-result of these steps / Σ the control's median for the same token count; 1.0: no cost
 -- throughput_ratio   its inverse: tokens per engine second, window against control
 -- tokens             output tokens of the window whose counterpart (same session, turn and index) is in the control pass
--- tpot_ratio         Σ inter-token time of these / Σ of their counterparts, as the client saw them
+-- tpot_ratio         Σ inter-token time of these / Σ of their counterparts, as the engine's ledger has them
 WITH step AS (
     SELECT
         l.pass, l.total_tokens, l.result_end_ns - l.sched_start_ns AS ns,
@@ -23,12 +23,15 @@ grouped AS (
 ),
 token AS (
     SELECT
-        q.pass, q.session_id, q.turn, t.i, t.ts_ns, t.ts_ns - lag(t.ts_ns) OVER (PARTITION BY t.request_id ORDER BY t.i) AS ns,
-        lag(t.ts_ns) OVER (PARTITION BY t.request_id ORDER BY t.i) >= r.window_start_ns AND t.ts_ns < r.window_end_ns AS inside
-    FROM tokens AS t
-    JOIN requests AS q USING (run_id, request_id)
-    JOIN runs AS r USING (run_id)
-    WHERE t.run_id = $run_id
+        q.pass, q.session_id, q.turn, l.output_before AS i,
+        g.result_end_ns - lag(g.result_end_ns) OVER (PARTITION BY l.pid, l.engine_request_id ORDER BY l.seq) AS ns,
+        lag(g.result_end_ns) OVER (PARTITION BY l.pid, l.engine_request_id ORDER BY l.seq) >= r.window_start_ns
+            AND g.result_end_ns < r.window_end_ns AS inside
+    FROM ledger_rows AS l
+    JOIN ledger_steps AS g USING (run_id, pid, seq)
+    JOIN requests AS q ON q.run_id = l.run_id AND q.request_id = l.engine_request_id
+    JOIN runs AS r ON r.run_id = l.run_id
+    WHERE l.run_id = $run_id AND l.accepted_tokens > 0
 ),
 paired AS (
     SELECT count(*) AS tokens, sum(p.ns) / nullif(sum(c.ns), 0) AS tpot_ratio

@@ -217,6 +217,19 @@ _MODEL_FACTS = (
     "architectures", "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "sliding_window", "tie_word_embeddings",
 )  # fmt: skip
+# Structured facts of a configuration that a cost model needs; everything else that is structured stays out.
+_MODEL_LISTS = ("layer_types", "mlp_only_layers", "quantization_config")
+
+
+def _model_facts(hf: Any) -> dict[str, Any]:
+    """The numbers, switches and names of the model's configuration, as far as JSON can hold them."""
+    facts = {k: getattr(hf, k, None) for k in _MODEL_FACTS}
+    try:
+        every = hf.to_dict()
+    except Exception:  # a configuration class of the model's own may not have it
+        return facts
+    plain = {k: v for k, v in every.items() if isinstance(v, bool | int | float | str) or k in _MODEL_LISTS}
+    return facts | {k: v for k, v in plain.items() if k not in ("_name_or_path", "dtype", "torch_dtype")}
 
 
 def _render_header(scheduler: Any) -> ledger.Record:
@@ -240,6 +253,6 @@ def _render_header(scheduler: Any) -> ledger.Record:
         "kv_cache_dtype": str(getattr(cache, "cache_dtype", None)),
         "enforce_eager": bool(getattr(model, "enforce_eager", False)),
         "quantization": getattr(model, "quantization", None),
-        "model": {k: getattr(hf, k, None) for k in _MODEL_FACTS}
+        "model": _model_facts(hf)
         | {"dtype": str(getattr(model, "dtype", None)).removeprefix("torch."), "name": str(model.model)},
     }  # fmt: skip
