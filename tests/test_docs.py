@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import shlex
@@ -60,8 +61,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 1024, "torch_dtype": "bfloat16"}'
     )
     for arguments in (["trace.json.gz"], ["runs/mine"], ["served", "-o", "run.duckdb"]):
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stopped:
-            patch.chdir(folder)
+        with contextlib.chdir(folder), pytest.raises(SystemExit) as stopped:
             cli.main(["ingest", *arguments, "--quiet"])
         assert stopped.value.code == 0
     return folder

@@ -25,7 +25,7 @@ from traces.sniff import reader_named
 from traces.store import writing
 
 # DuckDB's share of memory; a reader's own buffers come on top of the first, linking has none.
-READ_MEMORY, LINK_MEMORY = "160MB", "320MB"
+READ_MEMORY, LINK_MEMORY = "96MB", "110MB"
 Finish = Callable[[duckdb.DuckDBPyConnection, str], None]
 
 

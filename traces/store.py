@@ -157,7 +157,7 @@ def writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         _prepare(target, scratch)
         connection = duckdb.connect(str(scratch))
         try:
-            connection.execute("SET preserve_insertion_order = true")
+            connection.execute("SET preserve_insertion_order = false")
             if not connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'runs'").fetchall():
                 connection.execute(schema_sql())
             yield connection

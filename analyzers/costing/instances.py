@@ -27,7 +27,7 @@ def _launched(rows: pl.DataFrame) -> pl.DataFrame:
         .sort("weight", "gid", descending=[True, False])
         .group_by("okid", "category", maintain_order=True).agg(pl.col("gid").first().alias("main_gid"))
     )  # fmt: skip
-    turned = (pl.col("okid") != pl.col("okid").shift(1)).fill_null(value=True)
+    turned = (pl.col("okid") != pl.col("okid").shift(1).over(_DEVICE)).fill_null(value=True)
     runs = rows.with_columns(stretch=turned.cum_sum().over(_DEVICE)).join(
         main, on=["okid", "category"], how="left", maintain_order="left"
     )

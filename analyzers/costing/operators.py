@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from analyzers.costing.operands import Operand
 from analyzers.costs.cost import Cost
@@ -284,7 +285,7 @@ def _streaming(name: str, category: str, arguments: Operands) -> Call | None:
         rows = tensors[-1] if name == "aten::gather" else tensors[1] if len(tensors) > 1 else None
         if rows is None or first.size is None:
             return None
-        taken = rows.elements * (1 if name == "aten::gather" else first.dims[-1])
+        taken = rows.elements * (1 if name == "aten::gather" else prod(first.dims[1:]))
         return Call(cost=Cost(flops=0, bytes=2.0 * taken * first.size))
     if first.bytes is None:
         return None

@@ -44,6 +44,6 @@ def layered(rows: pl.DataFrame) -> pl.DataFrame:
     )
     placed = placed.with_columns(layer=pl.col("opens").cum_sum().over(STEP))
     placed = placed.with_columns(
-        layers=pl.col("layer").max().over(STEP), product=pl.col("begins").cum_sum().over([*STEP, "layer"]),
+        layers=pl.col("layer").max().over(STEP), product=pl.col("begins").cum_sum().over([*STEP, "layer"]).cast(pl.Int64),
     )  # fmt: skip
     return placed.with_columns(products=pl.col("product").max().over([*STEP, "layer"])).drop("opens", "begins")

@@ -42,27 +42,24 @@ nested AS (
     FROM boundary
     WINDOW ordered AS (PARTITION BY rank ORDER BY t, delta, inner_first, op_id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
 ),
-owned AS (
+owned AS MATERIALIZED (
     SELECT
-        *,
+        rank, op_id, delta, t, next_t, depth,
         last_value(CASE WHEN delta = 1 THEN op_id END IGNORE NULLS) OVER at_depth AS owner_id,
-        -- an operator that ends while another one is the last to have opened to its depth crosses that one
-        last_value(CASE WHEN delta = 1 THEN op_id END IGNORE NULLS) OVER at_level <> op_id AS crosses,
         last_value(CASE WHEN delta = 1 AND depth = 1 THEN op_id END IGNORE NULLS) OVER in_order AS root_id
     FROM nested
     WINDOW
         at_depth AS (PARTITION BY rank, depth ORDER BY pos ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW),
-        at_level AS (
-            PARTITION BY rank, depth + CASE delta WHEN -1 THEN 1 ELSE 0 END ORDER BY pos
-            ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-        ),
         in_order AS (PARTITION BY rank ORDER BY pos ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+),
+skewed AS (  -- not as deep behind it as before it: it crosses another one (of two that cross, the first one is always found)
+    SELECT op_id FROM owned GROUP BY op_id HAVING sum(CASE delta WHEN 1 THEN depth - 1 ELSE -depth END) <> 0
 )
 SELECT
     rank, t AS start_ns, next_t AS end_ns, owner_id AS op_id, root_id, depth,
-    bool_or(crosses) OVER (PARTITION BY rank, root_id) AS crossed
+    root_id IN (SELECT root_id FROM owned WHERE delta = 1 AND op_id IN (SELECT op_id FROM skewed)) AS crossed
 FROM owned
-QUALIFY depth > 0 AND next_t > t;
+WHERE depth > 0 AND next_t > t;
 
 CREATE TABLE stage.crossed AS
 SELECT

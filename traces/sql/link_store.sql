@@ -28,8 +28,7 @@ FROM joined AS j
 LEFT JOIN stage.strings AS n ON n.src = j.src AND n.id = j.name
 LEFT JOIN stage.strings AS o ON o.src = j.src AND o.id = j.op_id
 LEFT JOIN stage.strings AS sh ON sh.src = j.src AND sh.id = j.shapes_id
-LEFT JOIN stage.strings AS dt ON dt.src = j.src AND dt.id = j.dtypes_id
-ORDER BY j.kernel_id;
+LEFT JOIN stage.strings AS dt ON dt.src = j.src AND dt.id = j.dtypes_id;
 
 INSERT INTO launches
 SELECT

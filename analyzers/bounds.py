@@ -1,0 +1,64 @@
+"""What limits an activity: the thresholds of method §6, in one place, and the verdicts they give."""
+
+from __future__ import annotations
+
+import polars as pl
+
+GOOD_ROOF_FRACTION = 0.5  # from here on an activity is limited by its side of the roof
+IMPOSSIBLE_ROOF_FRACTION = 1.05  # faster than the device can: an error in peak, shape or window
+LATENCY_FACTOR = 3.0  # within this many times an empty kernel, what takes the time is the launch
+EMPTY_KERNEL_NS = 5_000.0  # of an empty kernel, where the device was not calibrated
+BOUNDS = ("compute", "memory", "latency", "inefficient", "comm")
+
+
+def thresholds(empty_kernel_ns: float | None = None) -> dict[str, float]:
+    """All of them by name, as reports print them; `empty_kernel_ns` is the calibrated one."""
+    return {
+        "good_roof_fraction": GOOD_ROOF_FRACTION,
+        "impossible_roof_fraction": IMPOSSIBLE_ROOF_FRACTION,
+        "latency_factor": LATENCY_FACTOR,
+        "empty_kernel_ns": EMPTY_KERNEL_NS if empty_kernel_ns is None else empty_kernel_ns,
+    }
+
+
+def classified(rows: pl.DataFrame, empty_kernel_ns: float | None = None) -> pl.DataFrame:
+    """Adds intensity (FLOP/byte), roof_fraction, impossible, side and bound.
+
+    Needs flops, bytes, least_bytes (NULL where bytes are certain), soft, category, dur_ns, peak_flops (FLOP/s) and peak_bandwidth (bytes/s). A soft cost that would
+    need more than the device can was no cost of this row: it is set to NULL.
+    """
+    rows = rows.with_columns(bytes=_routed())
+    roof_ns = 1e9 * pl.max_horizontal(pl.col("flops") / pl.col("peak_flops"), pl.col("bytes") / pl.col("peak_bandwidth"))
+    peaked = pl.col("peak_flops").is_not_null() & pl.col("peak_bandwidth").is_not_null()
+    fraction = pl.when(peaked & pl.col("flops").is_not_null() & (pl.col("dur_ns") > 0)).then(roof_ns / pl.col("dur_ns"))
+    rows = rows.with_columns(roof_fraction=fraction)
+    wrong = pl.col("soft").fill_null(value=False) & (pl.col("roof_fraction") > IMPOSSIBLE_ROOF_FRACTION)
+    rows = rows.with_columns(
+        pl.when(~wrong.fill_null(value=False)).then(pl.col(name)).alias(name)
+        for name in ("flops", "bytes", "cost_source", "roof_fraction")
+    )
+    ridge = pl.col("peak_flops") / pl.col("peak_bandwidth")
+    intensity = pl.when(pl.col("bytes") > 0).then(pl.col("flops") / pl.col("bytes"))
+    impossible = pl.col("roof_fraction") > IMPOSSIBLE_ROOF_FRACTION
+    rows = rows.with_columns(intensity=intensity, impossible=impossible)
+    judged = pl.col("roof_fraction").is_not_null() & ~pl.col("impossible")
+    side = pl.when(judged & pl.col("intensity").is_not_null()).then(
+        pl.when(pl.col("intensity") >= ridge).then(pl.lit("compute")).otherwise(pl.lit("memory"))
+    )
+    short = pl.col("dur_ns") <= LATENCY_FACTOR * (EMPTY_KERNEL_NS if empty_kernel_ns is None else empty_kernel_ns)
+    low = pl.when(short).then(pl.lit("latency")).otherwise(pl.lit("inefficient"))
+    rows = rows.with_columns(side=side)
+    bound = (
+        pl.when(pl.col("impossible").fill_null(value=False)).then(None)
+        .when(pl.col("category") == "comm").then(pl.lit("comm"))
+        .when(judged).then(pl.when(pl.col("roof_fraction") >= GOOD_ROOF_FRACTION).then(pl.col("side")).otherwise(low))
+    )  # fmt: skip
+    return rows.with_columns(bound=bound)
+
+
+def _routed() -> pl.Expr:
+    """Bytes of experts are expected ones. Where the device could not have read so many in the time it took, while it
+    could those of tokens that route alike, routing was not uniform: then what it could read at most is taken."""
+    most = pl.col("peak_bandwidth") * pl.col("dur_ns") / 1e9
+    refuted = (pl.col("bytes") > IMPOSSIBLE_ROOF_FRACTION * most) & (pl.col("least_bytes") <= most)
+    return pl.when(refuted.fill_null(value=False)).then(most).otherwise("bytes")
