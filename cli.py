@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -20,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "steps": ("analyzers.commands", "steps", "Engine steps with kind, phases and tokens."),
     "phases": ("analyzers.commands", "phases", "Time and cost of prefill and decode."),
     "kernels": ("analyzers.commands", "kernels", "Device time by kernel, category, operator or step kind."),
+    "roofline": ("analyzers.commands", "roofline", "Compute or memory, and how far from the roof: FLOPs, bytes, MFU, MBU."),
     "requests": ("analyzers.commands", "requests", "Requests, and what made the slow ones slow."),
     "health": ("analyzers.commands", "health", "What the recording can and cannot carry."),
     "predict": ("analyzers.commands", "predict", "What to expect of a model on a device, with no run."),
@@ -32,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 
 _LAYOUT = "\n\t"
+_DUCKDB_INTERRUPTED = "Query interrupted"  # what ctrl-C becomes inside a statement: a bare RuntimeError
 
 
 class LazyGroup(click.Group):
@@ -83,13 +86,27 @@ class Composition:
 
         return None if name is None else model_config(name)
 
-    def analysis(self, config: dict[str, Any] | None = None) -> Any:
-        """The analysis that follows linking, as `ingest` takes it."""
+    def given(
+        self, *, model_config: str | None = None, gpu: str | None = None, peak_flops: str | None = None,
+        bandwidth: str | None = None, capture: Path | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """What the options of an analysis mean, as keyword arguments of analyzers.pipeline.analyze."""
+        from analyzers.hardware import peak_override
+        from traces.capture import read_captures
+
+        return {
+            "model_config": self.model_config(model_config),
+            "peaks": peak_override(gpu, peak_flops, bandwidth),
+            "captures": None if capture is None else read_captures(capture),
+        }
+
+    def analysis(self, **options: Any) -> Any:
+        """The analysis that follows linking, as `ingest` takes it; `options` as for `given`."""
         from functools import partial
 
         from analyzers.pipeline import analyze
 
-        return partial(analyze, model_config=config)
+        return partial(analyze, **self.given(**options))
 
     def finish(self, run_dir: Any, *, as_json: bool, quiet: bool) -> None:
         """Ingest a run directory and print its summary."""
@@ -126,9 +143,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _complain(error.format_message(), "")
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        _complain("interrupted", "")
-        sys.exit(130)
+        _interrupted()
+    except RuntimeError as error:
+        if str(error) != _DUCKDB_INTERRUPTED:
+            raise
+        _interrupted()
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _interrupted() -> NoReturn:
+    _complain("interrupted", "")
+    sys.exit(130)
 
 
 def _complain(message: str, hint: str) -> None:

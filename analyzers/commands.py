@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from traces.commands import analysis_options
+
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 
@@ -45,14 +47,14 @@ def summary(run: str, as_json: bool) -> None:
 
 @click.command()
 @run_argument
-@click.option("--model-config", metavar="PRESET|config.json", help="The model, where the recording does not say.")
+@analysis_options
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @click.pass_obj
-def analyze(obj: Any, run: str, model_config: str | None, quiet: bool) -> None:
+def analyze(obj: Any, run: str, quiet: bool, **analysis: Any) -> None:
     """Compute everything that is derived from RUN's recording again."""
     from analyzers.pipeline import analyze_run
 
-    path = analyze_run(run, obj.model_config(model_config))
+    path = analyze_run(run, **obj.given(**analysis))
     if not quiet:
         click.echo(f"analyzed {path}", err=True)
 
@@ -204,6 +206,27 @@ _predict_options = (
                  help="How to count; see docs/predict.md."),
     json_option,
 )  # fmt: skip
+
+
+@click.command()
+@run_argument
+@click.option("--by", type=click.Choice(["kernel", "category", "step", "phase"]), default="category", show_default=True,
+              help="What a row is.")  # fmt: skip
+@limit_option(25)
+@json_option
+@click.option("--gpu", metavar="NAME", help="Device to measure against, for this reading.")
+@click.option("--peak-flops", metavar="RATE", help="FLOP/s to measure against, such as 990T.")
+@click.option("--bandwidth", metavar="RATE", help="Bytes/s to measure against, such as 3.35TB/s.")
+def roofline(run: str, by: str, limit: int, as_json: bool, **peaks: str | None) -> None:
+    """Compute or memory side, distance to the roof, MFU and MBU of RUN: by kernel, category, step or phase."""
+    from analyzers.hardware import peak_override
+    from analyzers.report.roofline_text import roofline_lines
+    from analyzers.roofline_reading import read_roofline
+    from traces.store import TraceStore
+
+    with TraceStore.open(run) as store:
+        data = read_roofline(store, by, peak_override(**peaks))
+    echo_json(data) if as_json else click.echo("\n".join(roofline_lines(data, limit)))
 
 
 def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import duckdb
+import polars as pl
 
-from analyzers import hardware, kernels, phases, requests
+from analyzers import hardware, kernels, phases, requests, roofline
+from analyzers.costing.capture import align
 from analyzers.costs.roof import Peaks
 from analyzers.costs.shape import ModelShape, model_shape
 from analyzers.hardware import NO_OVERRIDE, PeakOverride
@@ -22,13 +24,17 @@ def analyze(
     run_id: str,
     model_config: Mapping[str, Any] | None = None,
     peaks: PeakOverride = NO_OVERRIDE,
+    captures: pl.DataFrame | None = None,
 ) -> None:
     """Fill the derived columns and tables of run `run_id`; what an earlier analysis wrote is replaced.
 
     `model_config` is a Hugging Face configuration; where it is not given, the one the run recorded is used. `peaks` are the
-    user's. Raises UsageProblem where a given configuration cannot be understood.
+    user's. `captures` (traces.capture.read_captures) give graph kernels their operators, for good. Raises UsageProblem where a
+    given configuration cannot be understood.
     """
     con.execute("SET VARIABLE run_id = ?", [run_id])
+    if captures is not None:
+        align(con, run_id, captures)
     if model_config is not None:
         _remember(con, run_id, model_config)
     model = _model(con, run_id, given=model_config is not None)
@@ -39,15 +45,21 @@ def analyze(
     row = first_row(con.execute("SELECT device_kind FROM runs WHERE run_id = ?", [run_id]))
     on_gpu = row is not None and row[0] in ("cuda", "hip")
     phases.fill(con, run_id, named, phases.SplitBasis(model=model, peaks=_peaks(con, run_id), overlap=on_gpu))
+    roofline.fill(con, run_id, model)
     requests.fill(con, run_id)
 
 
-def analyze_run(name: str, model_config: Mapping[str, Any] | None = None, peaks: PeakOverride = NO_OVERRIDE) -> str:
+def analyze_run(
+    name: str,
+    model_config: Mapping[str, Any] | None = None,
+    peaks: PeakOverride = NO_OVERRIDE,
+    captures: pl.DataFrame | None = None,
+) -> str:
     """Analyze the run that `PATH[#run_id]` names again, atomically; returns `PATH#run_id`."""
     with TraceStore.open(name) as store:
         path, run_id = store.path, store.run_id
     with writing(path) as con:
-        analyze(con, run_id, model_config, peaks)
+        analyze(con, run_id, model_config, peaks, captures)
     return f"{path}#{run_id}"
 
 

@@ -21,9 +21,6 @@ from analyzers.hardware import calibration_of, main_dtype
 from traces.store import frame, named_sql
 
 SOURCES_AGREE = 0.05  # of two sources' FLOPs per category
-_GRAPH_OPERATORS = (
-    "CREATE TEMP TABLE IF NOT EXISTS graph_operators (kernel_id BIGINT, op_name VARCHAR, op_shapes VARCHAR, op_dtypes VARCHAR)"
-)
 
 
 def fill(con: duckdb.DuckDBPyConnection, run_id: str, model: ModelShape | None) -> None:
@@ -31,7 +28,6 @@ def fill(con: duckdb.DuckDBPyConnection, run_id: str, model: ModelShape | None) 
 
     Needs categories, phases and peaks. Where a model is not known, what only it could tell stays NULL.
     """
-    con.execute(_GRAPH_OPERATORS)
     groups, rows = _rows(con, run_id)
     if not rows.height:
         return

@@ -8,7 +8,8 @@ The trace is a real one repeated with shifted times, correlations and ids. Every
 interpreter start included; contenders take turns, and the ratios are given with their spread over the rounds.
 
     stepscope   traces.readers.kineto into the staging tables of a DuckDB file
-    end-to-end  `stepscope ingest FILE --out DB`: linked tables, steps and analysis too
+    linked      `stepscope ingest FILE --out DB --no-analyze`: linked tables, steps and health checks too
+    end-to-end  `stepscope ingest FILE --out DB`: phases, costs and bounds too
     hta         TraceAnalysis(...) of HolisticTraceAnalysis, with the interpreter given by --peer-python
     orjson      orjson.loads of the decompressed bytes, nothing else
 
@@ -34,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-CONTENDERS = ("stepscope", "end-to-end", "hta", "orjson")
+CONTENDERS = ("stepscope", "linked", "end-to-end", "hta", "orjson")
 # Fields that a repetition shifts: times by the length of the seed, ids by more than the largest one.
 _NUMBERS = re.compile(r'("(?:ts|correlation|External id|Ev Idx|id|Python id|Python parent id)": )(-?\d+(?:\.\d+)?)')
 
@@ -73,7 +74,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def _available(name: str, options: argparse.Namespace) -> bool:
-    return {"hta": bool(options.peer_python), "end-to-end": options.end_to_end}.get(name, True)
+    whole = options.end_to_end
+    return {"hta": bool(options.peer_python), "linked": whole, "end-to-end": whole}.get(name, True)
 
 
 # ---- measuring --------------------------------------------------------------------------------------------------
@@ -84,9 +86,9 @@ def _measure(name: str, trace: Path, options: argparse.Namespace) -> tuple[float
     database = trace.with_suffix(".duckdb")
     python = options.peer_python if name == "hta" else sys.executable
     try:
-        if name == "end-to-end":
-            command = [str(Path(sys.executable).with_name("stepscope")), "ingest", str(trace), "--out", str(database)]
-            return _timed(command)
+        if name in ("linked", "end-to-end"):
+            command = [str(Path(sys.executable).with_name("stepscope")), "ingest", str(trace), "--out", str(database), "--quiet"]
+            return _timed(command + ["--no-analyze"] * (name == "linked"))
         return _run_child(name, python, str(trace), str(database))
     finally:
         for leftover in (database, Path(f"{database}.wal")):
@@ -115,7 +117,7 @@ def _print_table(names: list[str], rounds: list[dict[str, tuple[float, float]]])
         walls = [row[name][0] for row in rounds]
         peak = max(row[name][1] for row in rounds)
         print(f"{name:12} {statistics.median(walls):9.2f} {min(walls):7.2f}-{max(walls):.2f} {peak:8.0f}")
-    for ours in ("stepscope", "end-to-end"):
+    for ours in ("stepscope", "linked", "end-to-end"):
         for other in ("hta", "orjson"):
             if ours in names and other in names:
                 ratios = [row[other][0] / row[ours][0] for row in rounds]

@@ -142,7 +142,7 @@ def interrupt_when(process: subprocess.Popen[str], seen: Path, pattern: str) -> 
     pytest.fail("the ingest never got to where it was to be interrupted")
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize("delay_s", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
 def test_ctrl_c_leaves_nothing_behind(big: Path, tmp_path: Path, delay_s: float) -> None:
     """In the middle of reading, of linking, or later still: no database, no scratch files, exit 130."""
     target = tmp_path / "out" / "run.duckdb"

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+
+
+_ANALYSIS = (
+    click.option("--model-config", metavar="PRESET|config.json", help="The model, where the recording does not say."),
+    click.option("--gpu", metavar="NAME", help="Device to take peaks of, where the recording does not say."),
+    click.option("--peak-flops", metavar="RATE", help="FLOP/s of the device, such as 990T."),
+    click.option("--bandwidth", metavar="RATE", help="Bytes/s of its memory, such as 3.35TB/s."),
+    click.option("--capture", type=click.Path(path_type=Path), metavar="DIR", help="Graph-capture traces of this engine."),
+)
+
+
+def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What an analysis may be told: the model, the device's peaks, the capture of graphs."""
+    for option in reversed(_ANALYSIS):
+        command = option(command)
+    return command
 
 
 def ingest_paths(
@@ -32,21 +48,20 @@ def ingest_paths(
 @click.option("--name", help="What to call the run.")
 @click.option("--stacks", is_flag=True, help="Keep every Python frame (three quarters of many files).")
 @click.option("--no-analyze", is_flag=True, help="Link only; fill derived tables later with `analyze`.")
-@click.option("--model-config", metavar="PRESET|config.json", help="The model, where the recording does not say.")
+@analysis_options
 @click.option("--strict", is_flag=True, help="Exit 5 when health checks withhold a number.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @click.pass_obj
 def ingest(
     obj: Any, paths: tuple[str, ...], out: Path | None, name: str | None, stacks: bool, no_analyze: bool,
-    model_config: str | None, strict: bool, quiet: bool,
+    strict: bool, quiet: bool, **analysis: Any,
 ) -> None:  # fmt: skip
     """Read traces (torch profiler JSON, Nsight SQLite), a directory of ranks, or a run directory into a database."""
     from traces.ingest import default_target
     from traces.strict import refuse_withheld
 
     target = out or default_target(paths)
-    config = obj.model_config(model_config)
-    finish = None if no_analyze else obj.analysis(config)
+    finish = None if no_analyze else obj.analysis(**analysis)
     report = ingest_paths(paths, target, finish=finish, quiet=quiet, name=name, stacks=stacks)
     click.echo(f"{target}#{report.run_id}")
     if strict:

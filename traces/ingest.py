@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from traces.sniff import reader_named
 from traces.store import writing
 
 # DuckDB's share of memory; a reader's own buffers come on top of the first, linking has none.
-READ_MEMORY, LINK_MEMORY = "96MB", "110MB"
+READ_MEMORY, LINK_MEMORY = "128MB", "128MB"
 Finish = Callable[[duckdb.DuckDBPyConnection, str], None]
 
 
@@ -72,7 +72,8 @@ def ingest(paths: Sequence[str], target: Path, options: IngestOptions) -> Ingest
     report = IngestReport(target=target, run_id="")
     wanted = _choose(files, report)
     with writing(target) as con, _stage(con, target):
-        reads = _read_all(con, wanted, options, report)
+        with closing(StageSink(con)) as sink:
+            reads = _read_all(con, sink, wanted, options, report)
         known = identity.already_ingested(con, [read.report.sha256 for read in reads])
         if known is not None:
             report.run_id, report.already = known, True
@@ -162,9 +163,12 @@ def _choose(files: Sequence[InputFile], report: IngestReport) -> list[InputFile]
 
 
 def _read_all(
-    con: duckdb.DuckDBPyConnection, files: Sequence[InputFile], options: IngestOptions, report: IngestReport
+    con: duckdb.DuckDBPyConnection,
+    sink: StageSink,
+    files: Sequence[InputFile],
+    options: IngestOptions,
+    report: IngestReport,
 ) -> list[_Read]:
-    sink = StageSink(con)
     total = sum(item.bytes for item in files)
     reads: list[_Read] = []
     done, events = 0, 0
@@ -178,6 +182,7 @@ def _read_all(
         except UnreadableInput as error:
             failure = error
             report.skipped.append((item.path.name, error.message))
+            _forget(con, src)
             continue
         done, events = done + item.bytes, events + result.events
         if result.sha256 is not None and result.sha256 in seen:
@@ -187,7 +192,6 @@ def _read_all(
         seen[result.sha256 or f"#{src}"] = item.path.name
         reads.append(_Read(src=src, item=item, report=result))
         report.files.append(result)
-    sink.close()
     if not reads and failure is not None:
         raise failure
     return reads

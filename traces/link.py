@@ -17,6 +17,7 @@ from traces.readers.staging import LOG_TABLES
 from traces.rows import first_row
 from traces.store import named_sql
 
+MOST_MEMORY_BYTES = 16 * 2**30  # what linking may ask for in the end
 _SQL_TYPES = {"uint32": "UINTEGER", "int64": "BIGINT", "string": "VARCHAR", "double": "DOUBLE", "bool": "BOOLEAN"}
 
 
@@ -51,22 +52,39 @@ def link(con: duckdb.DuckDBPyConnection, context: LinkContext) -> None:
     _run(con, "link_steps", "link_ledger")
     if not _count(con, "stage.step"):
         _run(con, "link_ledger_only")
-    _run(
-        con,
-        "link_kernels",
-        "link_busy",
-        "link_store",
-        "link_step_rows",
-        "link_gaps",
-        "step_idle",
-        "link_ledger_phases",
-        "link_requests",
-    )
+    _run(con, "link_kernels", "link_busy", "store_kernels", "store_host", "link_step_rows", "link_gaps", "step_idle")
+    _run(con, "link_ledger_phases", "link_requests")
 
 
 def _run(con: duckdb.DuckDBPyConnection, *names: str) -> None:
     for name in names:
-        con.execute(named_sql(name))
+        for statement in con.extract_statements(named_sql(name)):
+            _execute(con, statement)
+
+
+def _execute(con: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
+    """Run a statement; where the memory limit is too small for it, double the limit and run it again.
+
+    A window over one device is held in memory as a whole, so the least limit that suffices depends on the recording; a
+    failed statement leaves nothing behind.
+    """
+    while True:
+        try:
+            con.execute(statement)
+        except duckdb.OutOfMemoryException:
+            row = first_row(con.execute("SELECT current_setting('memory_limit')"))
+            limit = _bytes_of(str(row[0])) if row else 0
+            if not 0 < limit < MOST_MEMORY_BYTES:
+                raise
+            con.execute(f"SET memory_limit = '{2 * limit}B'")
+        else:
+            return
+
+
+def _bytes_of(setting: str) -> int:
+    """Bytes of DuckDB's own '152.5 MiB'."""
+    number, unit = setting.split()
+    return int(float(number) * 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(unit.replace("bytes", "B")))
 
 
 def _count(con: duckdb.DuckDBPyConnection, table: str) -> int:

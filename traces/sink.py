@@ -14,6 +14,7 @@ class StageSink:
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection.cursor()
         self._lock = threading.Lock()
+        self._closed = False
         self.rows: dict[str, int] = {}
 
     def append(self, table: str, data: pa.Table) -> None:
@@ -22,6 +23,8 @@ class StageSink:
             return
         columns = ", ".join(f'"{name}"' for name in data.column_names)
         with self._lock:
+            if self._closed:
+                raise ValueError("the sink is closed")
             self._connection.register("chunk_to_append", data)
             try:
                 self._connection.execute(f"INSERT INTO stage.{table} ({columns}) SELECT {columns} FROM chunk_to_append")
@@ -30,5 +33,7 @@ class StageSink:
             self.rows[table] = self.rows.get(table, 0) + data.num_rows
 
     def close(self) -> None:
-        """Release the cursor."""
-        self._connection.close()
+        """Release the cursor, once a running append is done. What a reader's thread appends later is refused."""
+        with self._lock:
+            self._closed = True
+            self._connection.close()

@@ -165,6 +165,8 @@ def writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         finally:
             connection.close()
         scratch.replace(target)
+    except duckdb.InterruptException as error:
+        raise KeyboardInterrupt from error
     except (duckdb.Error, OSError) as error:
         problem = _write_problem(error, target)
         if problem is None:

@@ -18,7 +18,7 @@ from analyzers.costs.cost import Cost, Quantity
 from analyzers.costs.gemm import gemm
 from analyzers.costs.logits import embedding, sampling
 from analyzers.costs.moe import expected_experts
-from analyzers.costs.norms import activation, layer_norm, rms_norm, rotary, stream
+from analyzers.costs.norms import activation, layer_norm, rms_norm, rotary
 from analyzers.costs.shape import ModelShape
 
 _SCHEMA = {
@@ -47,13 +47,13 @@ def model_costs(model: ModelShape, rows: pl.DataFrame) -> pl.DataFrame:
     `least_bytes` is known for experts: what is read where all tokens take the same ones; `bytes` is for uniform routing.
 
     `rows` as sequence.layered returns them, with `tokens` and `sampled` of their step, name, category, in_graph, weight.
-    Only steps with as many attention calls as the model has layers are looked at.
+    Only steps with as many attention calls as the model has layers are looked at. What a copy or an elementwise kernel moves
+    no configuration tells, so these get nothing.
     """
     rows = rows.filter((pl.col("layers") == model.layers) & (pl.col("tokens") > 0))
     if not rows.height:
         return nothing()
     layer = pl.col("layer")
-    inside = (layer > 0) | pl.col("in_graph")
     parts = [
         _products(model, rows.filter(pl.col("category").is_in(["gemm", "logits"]) & (pl.col("products") > 0))),
         _norms(model, rows.filter(pl.col("category") == "norm")),
@@ -63,7 +63,6 @@ def model_costs(model: ModelShape, rows: pl.DataFrame) -> pl.DataFrame:
         _writes(model, rows.filter((pl.col("category") == "kv_cache") & (layer < model.layers) & pl.col("name").str.contains(_CACHE_WRITE))),
         _embeddings(model, rows.filter((pl.col("category") == "embedding") & (layer == 0))),
         _samplers(model, rows.filter((pl.col("category") == "sampling") & (layer == model.layers))),
-        _streams(model, rows.filter(pl.col("category").is_in(["elementwise", "quantize", "reduce"]) & inside & pl.col("in_graph"))),
     ]  # fmt: skip
     return pl.concat(parts)
 
@@ -241,12 +240,6 @@ def _samplers(model: ModelShape, rows: pl.DataFrame) -> pl.DataFrame:
     """All of a step's sampling kernels together make two passes over the logits."""
     cost = sampling(_numbers(rows, "sampled"), model.vocab)
     return _result(rows.with_columns(share=pl.col("weight") / pl.col("weight").sum().over(_GAP)), cost, soft=True)
-
-
-def _streams(model: ModelShape, rows: pl.DataFrame) -> pl.DataFrame:
-    """A copy or sum within a layer is taken as one pass over the hidden states."""
-    cost = stream(_numbers(rows, "tokens"), model.hidden, element_bytes=model.activation_bytes)
-    return _result(rows.with_columns(share=pl.lit(1.0)), cost, soft=True)
 
 
 def _numbers(rows: pl.DataFrame, name: str) -> NDArray[np.float64]:

@@ -39,7 +39,8 @@ def operands(shapes: str | None, dtypes: str | None) -> tuple[Operand | None, ..
     dims, kinds = _listed(shapes), _listed(dtypes)
     found: list[Operand | None] = []
     for i, shape in enumerate(dims):
-        kind = kinds[i] if i < len(kinds) and isinstance(kinds[i], str) else ""
+        named = kinds[i] if i < len(kinds) else ""
+        kind = named if isinstance(named, str) else ""
         if not isinstance(shape, list):
             found.append(None)
         elif shape and all(isinstance(part, list) for part in shape):

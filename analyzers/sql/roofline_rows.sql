@@ -9,15 +9,14 @@
 WITH grouped AS (
     SELECT
         k.kernel_id, k.rank, k.device, k.stream, k.step_id, c.gid, k.kind, k.name, k.start_ns, k.dur_ns, k.busy_ns,
-        k.prefill_ns, k.decode_ns, coalesce(k.in_graph, false) AS in_graph, k.bytes_copied
+        k.prefill_ns, k.decode_ns, c.captured AS in_graph, k.bytes_copied
     FROM kernels AS k
-    LEFT JOIN graph_operators AS g ON g.kernel_id = k.kernel_id
     JOIN cost_group AS c
         ON c.kind = k.kind AND c.name IS NOT DISTINCT FROM k.name AND c.category IS NOT DISTINCT FROM k.category
-        AND c.op_name IS NOT DISTINCT FROM CASE WHEN k.kind = 'cpu_op' THEN k.name ELSE coalesce(k.op_name, g.op_name) END
-        AND c.op_shapes IS NOT DISTINCT FROM CAST(coalesce(k.op_shapes, g.op_shapes) AS VARCHAR)
-        AND c.op_dtypes IS NOT DISTINCT FROM CAST(coalesce(k.op_dtypes, g.op_dtypes) AS VARCHAR)
-        AND c.captured = (k.op_name IS NULL AND g.op_name IS NOT NULL)
+        AND c.op_name IS NOT DISTINCT FROM CASE WHEN k.kind = 'cpu_op' THEN k.name ELSE k.op_name END
+        AND c.op_shapes IS NOT DISTINCT FROM CAST(k.op_shapes AS VARCHAR)
+        AND c.op_dtypes IS NOT DISTINCT FROM CAST(k.op_dtypes AS VARCHAR)
+        AND c.captured = coalesce(k.in_graph, false)
     WHERE k.run_id = $run_id AND k.valid
 ),
 opened AS (

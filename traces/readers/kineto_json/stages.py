@@ -44,11 +44,16 @@ class SinkStage:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if error is None:
-            self._put(None)
-        else:
-            self._abandoned.set()
-        self._thread.join()
+        whole = False
+        try:
+            if error is None:
+                self._put(None)
+                self._thread.join()
+                whole = True
+        finally:
+            if not whole:  # an error, or ctrl-C while waiting: the thread must not outlive the sink
+                self._abandoned.set()
+                self._thread.join()
         if error is None and self._error is not None:
             raise self._error
 

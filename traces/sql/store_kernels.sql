@@ -1,12 +1,19 @@
--- Writes the linked rows into the tables of the data contract, each once.
+-- kernels: the linked activities with their texts, one row each.
 INSERT INTO kernels (
     run_id, rank, device, stream, kernel_id, kind, name, dtype, start_ns, dur_ns, busy_ns, launch_id, in_graph, step_id, step_link,
     op_name, op_shapes, op_dtypes, bytes_copied, valid, invalid_reason
 )
-WITH op AS (  -- the operator an activity's external id names
-    SELECT src, ext, any_value(name) AS name, any_value(shapes) AS shapes, any_value(dtypes) AS dtypes
-    FROM stage.events
-    WHERE cat = 10 AND ext IS NOT NULL
+WITH named AS (  -- external ids that activities, or the launches behind them, carry
+    SELECT DISTINCT a.src, coalesce(a.ext, c.ext) AS ext
+    FROM stage.activity AS a
+    LEFT JOIN stage.launch AS c ON c.src = a.src AND c.corr = a.corr
+    WHERE a.kind <> 'cpu_op' AND coalesce(a.ext, c.ext) IS NOT NULL
+),
+op AS (  -- the operators these name
+    SELECT e.src, e.ext, any_value(e.name) AS name, any_value(e.shapes) AS shapes, any_value(e.dtypes) AS dtypes
+    FROM stage.events AS e
+    SEMI JOIN named AS n ON n.src = e.src AND n.ext = e.ext
+    WHERE e.cat = 10 AND e.ext IS NOT NULL
     GROUP BY ALL
 ),
 joined AS (
@@ -29,21 +36,3 @@ LEFT JOIN stage.strings AS n ON n.src = j.src AND n.id = j.name
 LEFT JOIN stage.strings AS o ON o.src = j.src AND o.id = j.op_id
 LEFT JOIN stage.strings AS sh ON sh.src = j.src AND sh.id = j.shapes_id
 LEFT JOIN stage.strings AS dt ON dt.src = j.src AND dt.id = j.dtypes_id;
-
-INSERT INTO launches
-SELECT
-    getvariable('run_id'), l.rank, l.launch_id, l.pid, l.tid, l.name, l.start_ns, l.dur_ns, l.corr, l.is_graph,
-    coalesce(l.n_kernels, 0), w.step_id
-FROM stage.launch AS l
-LEFT JOIN stage.launch_step AS w USING (launch_id)
-ORDER BY l.launch_id;
-
-INSERT INTO host_events
-SELECT
-    getvariable('run_id'), s.rank, e.pid, e.tid, e.ts + s.shift_ns, e.dur,
-    CASE WHEN e.cat IN (11, 12, 16) THEN 'runtime' WHEN e.cat = 10 THEN 'op' WHEN e.cat = 14 THEN 'python' ELSE 'annotation' END,
-    n.text
-FROM stage.events AS e
-JOIN stage.sources AS s USING (src)
-LEFT JOIN stage.strings AS n ON n.src = e.src AND n.id = e.name
-WHERE s.role = 'trace' AND e.cat IN (10, 11, 12, 13, 14, 16) AND e.ts IS NOT NULL AND e.dur IS NOT NULL;

@@ -1,0 +1,120 @@
+"""Kernels of a replayed graph and the operators that captured it: aligned by graph, order and name, with a score.
+
+Engines capture a graph per batch size and pad a step's batch up to the next one. Where a graph holds pieces of a model
+only, the trace of its capture also shows what ran between them, so positions alone do not match.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import duckdb
+import polars as pl
+
+from traces.store import frame
+
+GOOD_ALIGNMENT = 0.9  # share of a replay's kernels found in order in the capture
+_REACH = 64  # kernels of the capture that may be passed over at once
+_OPERATORS = ("op_name", "op_shapes", "op_dtypes")
+_QUERY = """
+SELECT k.kernel_id, k.rank, k.step_id, k.name, k.dur_ns, s.graph_mode, coalesce(s.prefill_tokens, 0) + coalesce(s.decode_tokens, 0) AS tokens
+FROM kernels AS k
+LEFT JOIN steps AS s ON s.run_id = k.run_id AND s.step_id = k.step_id
+WHERE k.run_id = $run_id AND k.valid AND k.in_graph
+ORDER BY k.rank, k.device, k.step_id, k.start_ns, k.kernel_id
+"""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Aligned:
+    """Replays with one sequence of kernels: for each kernel its place in the capture, or −1."""
+
+    places: list[int] = field(default_factory=list)
+    graph: int = -1
+    score: float = 0.0
+
+
+def align(con: duckdb.DuckDBPyConnection, run_id: str, captures: pl.DataFrame) -> float | None:
+    """Write op_name, op_shapes and op_dtypes of the run's graph kernels; returns the share of their time that was found.
+
+    `captures` is what traces.capture.read_captures gave. None where the run has no graph kernels. A replay that is found to
+    less than GOOD_ALIGNMENT is left alone, and table `health` says so.
+    """
+    replays = frame(con.sql(_QUERY, params={"run_id": run_id}))
+    con.execute("DELETE FROM health WHERE run_id = ? AND check_id = 'capture_alignment'", [run_id])
+    if not replays.height:
+        return None
+    graphs = [part for _, part in captures.group_by("file", "graph", maintain_order=True)]
+    found, scores = _operators(replays, graphs)
+    con.register("graph_operators", found.to_arrow())
+    con.execute(
+        "UPDATE kernels AS k SET op_name = g.op_name, op_shapes = g.op_shapes, op_dtypes = g.op_dtypes FROM graph_operators AS g "
+        "WHERE k.run_id = ? AND k.kernel_id = g.kernel_id", [run_id],
+    )  # fmt: skip
+    con.unregister("graph_operators")
+    total = float(replays["dur_ns"].sum())
+    share = float(replays.join(found, on="kernel_id", how="semi")["dur_ns"].sum()) / total if total else 0.0
+    _report(con, run_id, share, min(scores, default=0.0), named=captures["name"].null_count() < captures.height)
+    return share
+
+
+def _operators(replays: pl.DataFrame, graphs: list[pl.DataFrame]) -> tuple[pl.DataFrame, list[float]]:
+    """kernel_id with its operator, and the score of each distinct replay."""
+    known: dict[tuple[int, int], _Aligned] = {}
+    parts: list[pl.DataFrame] = []
+    for _, step in replays.group_by("rank", "step_id", maintain_order=True):
+        key = (int(step["name"].hash().implode().hash()[0]), int(step["tokens"][0]))
+        if key not in known:
+            known[key] = _best(step, graphs)
+        aligned = known[key]
+        if aligned.score < GOOD_ALIGNMENT:
+            continue
+        placed = step.select("kernel_id").with_columns(position=pl.Series(aligned.places, dtype=pl.Int64))
+        graph = graphs[aligned.graph].with_row_index("at").select(pl.col("at").cast(pl.Int64).alias("position"), *_OPERATORS)
+        parts.append(placed.join(graph, on="position").filter(pl.col("op_name").is_not_null()).select("kernel_id", *_OPERATORS))
+    schema = {"kernel_id": pl.Int64, **dict.fromkeys(_OPERATORS, pl.String)}
+    return (pl.concat(parts) if parts else pl.DataFrame(schema=schema)), [each.score for each in known.values()]
+
+
+def _best(step: pl.DataFrame, graphs: list[pl.DataFrame]) -> _Aligned:
+    """The capture that explains the replay: large enough for its tokens, the same kernels, the smallest batch."""
+    tokens, piecewise = int(step["tokens"][0]), step["graph_mode"][0] == "piecewise"
+    names = step["name"].to_list()
+    best, best_key = _Aligned(), (-1.0, 0, 0)
+    for number, graph in enumerate(graphs):
+        batch = int(graph["batch"][0])
+        if batch < tokens:
+            continue
+        places = _places(names, graph["name"].to_list())
+        score = sum(place >= 0 for place in places) / len(names)
+        key = (round(score, 3), int((graph["mode"][0] == "PIECEWISE") == piecewise), -batch)
+        if key > best_key:
+            best, best_key = _Aligned(places=places, graph=number, score=score), key
+    return best
+
+
+def _places(replay: list[str | None], capture: list[str | None]) -> list[int]:
+    """For each kernel the next of its name in the capture, not further away than _REACH but for the first; −1: none."""
+    places: list[int] = []
+    following, reach = 0, len(capture)
+    for name in replay:
+        ahead = range(following, min(following + reach, len(capture)))
+        place = next((i for i in ahead if name is not None and capture[i] == name), -1)
+        places.append(place)
+        if place >= 0:
+            following, reach = place + 1, _REACH
+    return places
+
+
+def _report(con: duckdb.DuckDBPyConnection, run_id: str, share: float, worst: float, *, named: bool) -> None:
+    ok = worst >= GOOD_ALIGNMENT
+    message = (
+        f"{100 * share:.0f} % of the time in graphs was found in the capture, in order and by name"
+        if ok else "the capture trace names no kernels (CUDA does not record them), so replays cannot be aligned with it; costs come from the model's configuration"
+        if not named else f"a replay was found to {100 * worst:.0f} % in the capture traces, too little to use them for it: are they of this engine, this model and these batch sizes?"
+    )  # fmt: skip
+    con.execute(
+        "INSERT INTO health (run_id, rank, check_id, status, value, threshold, affects, message) VALUES (?, NULL, 'capture_alignment', ?, ?, ?, ?, ?)",
+        [run_id, "ok" if ok else "warning", worst, GOOD_ALIGNMENT, json.dumps(["kernels.op_name", "kernels.flops", "kernels.bytes"]), message],
+    )

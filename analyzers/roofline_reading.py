@@ -1,0 +1,154 @@
+"""The roofline of a run as values: by kernel, category, step or phase, with utilization and where numbers come from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from analyzers.bounds import BOUNDS, classified, thresholds
+from analyzers.datasheet import flops_of
+from analyzers.hardware import NO_OVERRIDE, PeakOverride, calibration_of
+from traces.errors import NothingToAnalyze
+from traces.store import TraceStore, frame, named_sql
+
+GROUPS: dict[str, list[str]] = {"kernel": ["name", "category"], "category": ["category"], "step": ["step_id", "seq", "kind"], "phase": []}
+ROOFLINE_VERSION = 1
+_SOURCES = ("shapes", "capture", "model")
+
+
+def read_roofline(store: TraceStore, by: str = "category", peaks: PeakOverride = NO_OVERRIDE) -> dict[str, Any]:
+    """Keys: version, by, devices (sql/roofline_wall.sql), thresholds, coverage, sources (shares of busy time), phases (FLOPs,
+    bytes, MFU and MBU per phase over device and wall time), rows (one per group, the largest first), hints.
+
+    `peaks` replace the stored ones for this reading only. Raises NothingToAnalyze without device activity.
+    """
+    parameters = {"run_id": store.run_id}
+    rows = frame(store.connection.sql(named_sql("roofline_read", "analyzers"), params=parameters))
+    if not rows.height:
+        raise NothingToAnalyze("no device activity was recorded", hint="see `stepscope health`")
+    devices = frame(store.connection.sql(named_sql("roofline_wall", "analyzers"), params=parameters))
+    calibration = calibration_of(store.connection, store.run_id)
+    empty_ns = calibration.launch_ns if calibration is not None else None
+    if peaks != NO_OVERRIDE:
+        dtype = store.query("SELECT coalesce(dtype, 'bf16') AS dtype FROM runs WHERE run_id = ?", [store.run_id])["dtype"][0]
+        devices = _overridden(devices, peaks, dtype)
+        rows = _judged_anew(rows, devices, empty_ns)
+    busy = max(int(rows["busy_ns"].sum()), 1)
+    table = phase_rows(rows, devices) if by == "phase" else _grouped(rows, GROUPS[by], busy)
+    known = rows.filter(pl.col("flops").is_not_null())
+    return {
+        "version": ROOFLINE_VERSION, "by": by, "devices": devices.to_dicts(), "thresholds": thresholds(empty_ns),
+        "coverage": float(known["busy_ns"].sum()) / busy,
+        "sources": {name: float(known.filter(pl.col("cost_source") == name)["busy_ns"].sum()) / busy for name in _SOURCES},
+        "impossible": float(rows.filter(pl.col("impossible").fill_null(value=False))["busy_ns"].sum()) / busy,
+        "phases": phase_rows(rows, devices).to_dicts(), "rows": table.to_dicts(), "hints": _hints(store, rows, devices),
+    }  # fmt: skip
+
+
+def _overridden(devices: pl.DataFrame, peaks: PeakOverride, dtype: str) -> pl.DataFrame:
+    """Devices with the user's peaks."""
+    flops, bandwidth = peaks.peak_flops, peaks.bandwidth
+    if peaks.device is not None:
+        flops, bandwidth = flops or flops_of(peaks.device, dtype), bandwidth or peaks.device.bandwidth
+    changed = devices.with_columns(
+        peak_flops=pl.lit(flops) if flops else pl.col("peak_flops"),
+        peak_bandwidth=pl.lit(bandwidth) if bandwidth else pl.col("peak_bandwidth"),
+        peak_source=pl.lit("user"),
+    )
+    return changed.with_columns(ridge=pl.col("peak_flops") / pl.col("peak_bandwidth"))
+
+
+def _judged_anew(rows: pl.DataFrame, devices: pl.DataFrame, empty_ns: float | None) -> pl.DataFrame:
+    fresh = rows.drop("peak_flops", "peak_bandwidth", "bound", "side", "roof_fraction", "impossible")
+    fresh = fresh.join(devices.select("rank", "device", "peak_flops", "peak_bandwidth"), on=["rank", "device"], how="left")
+    return classified(fresh.with_columns(soft=pl.lit(False), least_bytes=pl.lit(None, dtype=pl.Float64)), empty_ns)
+
+
+def _sums(total_ns: int) -> list[pl.Expr]:
+    known = pl.col("flops").is_not_null()
+    fits = pl.col("roof_fraction").is_not_null() & ~pl.col("impossible").fill_null(value=False)
+    costed_ns = pl.col("busy_ns").filter(known).sum()
+    return [
+        pl.len().alias("n"), pl.col("busy_ns").sum(), (pl.col("busy_ns").sum() / total_ns).alias("share"),
+        pl.col("flops").sum(), pl.col("bytes").sum(), (costed_ns / pl.col("busy_ns").sum()).alias("coverage"),
+        (pl.col("flops").sum() / costed_ns * 1e9).alias("flops_per_s"), (pl.col("bytes").sum() / costed_ns * 1e9).alias("bytes_per_s"),
+        ((pl.col("roof_fraction") * pl.col("dur_ns")).filter(fits).sum() / pl.col("dur_ns").filter(fits).sum()).alias("roof_fraction"),
+        pl.col("impossible").fill_null(value=False).sum().alias("impossible"),
+        pl.col("cost_source").drop_nulls().unique().sort().str.join("+").alias("sources"),
+        (pl.col("peak_flops").max() / pl.col("peak_bandwidth").max()).alias("ridge"),
+        *(pl.col("busy_ns").filter(pl.col("bound") == bound).sum().alias(f"{bound}_ns") for bound in BOUNDS),
+    ]  # fmt: skip
+
+
+def _grouped(rows: pl.DataFrame, keys: list[str], total_ns: int) -> pl.DataFrame:
+    """One row per group with busy time, the largest first; steps in their order."""
+    placed = rows.filter(pl.col("step_id").is_not_null()) if "step_id" in keys else rows
+    table = placed.group_by(keys, maintain_order=True).agg(_sums(total_ns)).filter(pl.col("busy_ns") > 0)
+    known = pl.col("flops_per_s").is_not_nan() & pl.col("coverage").gt(0)
+    unknown = [name for name in ("flops", "bytes", "flops_per_s", "bytes_per_s") if name in table.columns]
+    table = table.with_columns(pl.when(known).then(pl.col(name)).alias(name) for name in unknown)
+    table = _with_verdicts(table)
+    return table if "step_id" in keys else table.sort("busy_ns", *keys, descending=[True, *[False] * len(keys)])
+
+
+def _with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
+    """Adds intensity, side, bound (what takes most of the time) and the rest of the time as unknown_ns."""
+    parts = [pl.col(f"{bound}_ns") for bound in BOUNDS]
+    table = table.with_columns(
+        pl.col("roof_fraction").fill_nan(None), unknown_ns=pl.col("busy_ns") - pl.sum_horizontal(parts),
+        intensity=pl.when(pl.col("bytes") > 0).then(pl.col("flops") / pl.col("bytes")),
+    )  # fmt: skip
+    side = pl.when(pl.col("intensity") >= pl.col("ridge")).then(pl.lit("compute")).when(pl.col("intensity") < pl.col("ridge")).then(pl.lit("memory"))
+    most = pl.max_horizontal(parts)
+    bound = pl.coalesce([pl.when((part == most) & (most > pl.col("unknown_ns"))).then(pl.lit(name)) for part, name in zip(parts, BOUNDS, strict=True)])
+    return table.with_columns(side=side, bound=bound)
+
+
+def phase_rows(rows: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+    """prefill, decode and all: busy and wall ns, flops, bytes, intensity, side, MFU and MBU over device time and wall time."""
+    number = max(devices.height, 1)
+    flops, bandwidth = devices["peak_flops"].max(), devices["peak_bandwidth"].max()
+    cells: list[dict[str, Any]] = []
+    for phase in ("prefill", "decode", "all"):
+        prefix = "" if phase == "all" else f"{phase}_"
+        busy = int(rows["busy_ns" if phase == "all" else f"{phase}_ns"].sum() or 0)
+        wall = float(devices["window_ns" if phase == "all" else f"{phase}_wall_ns"].sum() or 0)
+        done, moved = float(rows[f"{prefix}flops"].sum() or 0), float(rows[f"{prefix}bytes"].sum() or 0)
+        cells.append(_phase(phase, busy, wall, done, moved, flops, bandwidth))
+    table = pl.DataFrame(cells, infer_schema_length=None)
+    return table.with_columns(devices=pl.lit(number)).filter(pl.col("busy_ns") > 0)
+
+
+def _phase(phase: str, busy: int, wall: float, flops: float, moved: float, peak: Any, bandwidth: Any) -> dict[str, Any]:
+    known = busy > 0 and (flops > 0 or moved > 0)
+    intensity = flops / moved if moved > 0 else None
+    ridge = peak / bandwidth if peak and bandwidth else None
+
+    def used(amount: float, rate: Any, ns: float) -> float | None:
+        return amount / (rate * ns / 1e9) if known and rate and ns > 0 else None
+
+    side = None if intensity is None or ridge is None else "compute" if intensity >= ridge else "memory"
+    return {
+        "phase": phase, "busy_ns": busy, "wall_ns": round(wall), "flops": flops if known else None, "bytes": moved if known else None,
+        "intensity": intensity, "ridge": ridge, "side": side, "mfu": used(flops, peak, busy), "mbu": used(moved, bandwidth, busy),
+        "mfu_wall": used(flops, peak, wall), "mbu_wall": used(moved, bandwidth, wall),
+    }  # fmt: skip
+
+
+def _hints(store: TraceStore, rows: pl.DataFrame, devices: pl.DataFrame) -> list[str]:
+    """What is missing, and what would supply it."""
+    hints = []
+    if devices["peak_flops"].null_count() or devices["peak_bandwidth"].null_count():
+        hints.append("no peaks are known for this device, so no ridge, side or bound: give --gpu NAME, or --peak-flops and --bandwidth, or run `stepscope calibrate` on it")
+    row = store.query("SELECT config -> 'model_config' IS NOT NULL AS known FROM runs WHERE run_id = ?", [store.run_id])
+    uncosted = rows.filter(pl.col("flops").is_null())["busy_ns"].sum() / max(rows["busy_ns"].sum(), 1)
+    if not row["known"][0]:
+        hints.append("the model is not known: costs come from recorded operands only, and sliding windows are not seen; give --model-config")
+    elif uncosted > 0.05:
+        hints.append(f"{100 * uncosted:.0f} % of device time has no cost: no operands, and no place in a layer; see `select name, sum(busy_ns) … where flops is null`")
+    messages = store.query(
+        "SELECT message FROM health WHERE run_id = ? AND status <> 'ok' AND check_id IN ('cost_sources', 'impossible_rows', 'expert_routing', 'capture_alignment') "
+        "ORDER BY check_id", [store.run_id],
+    )  # fmt: skip
+    return hints + messages["message"].to_list()
