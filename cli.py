@@ -21,7 +21,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "steps": ("analyzers.commands", "steps", "Engine steps with kind, phases and tokens."),
     "phases": ("analyzers.commands", "phases", "Time and cost of prefill and decode."),
     "kernels": ("analyzers.commands", "kernels", "Device time by kernel, category, operator or step kind."),
-    "roofline": ("analyzers.commands", "roofline", "Compute or memory, and how far from the roof: FLOPs, bytes, MFU, MBU."),
+    "roofline": (
+        "analyzers.commands",
+        "roofline",
+        "Compute or memory, and how far from the roof: FLOPs, bytes, MFU, MBU.",
+    ),
     "requests": ("analyzers.commands", "requests", "Requests, and what made the slow ones slow."),
     "health": ("analyzers.commands", "health", "What the recording can and cannot carry."),
     "predict": ("analyzers.commands", "predict", "What to expect of a model on a device, with no run."),

@@ -24,14 +24,19 @@ def thresholds(empty_kernel_ns: float | None = None) -> dict[str, float]:
 def classified(rows: pl.DataFrame, empty_kernel_ns: float | None = None) -> pl.DataFrame:
     """Adds intensity (FLOP/byte), roof_fraction, impossible, side and bound.
 
-    Needs flops, bytes, least_bytes (NULL where bytes are certain), soft, category, dur_ns, peak_flops (FLOP/s) and peak_bandwidth (bytes/s). A soft cost that would
+    Needs flops, bytes, least_bytes (NULL where bytes are certain), soft, category, dur_ns, peak_flops (FLOP/s),
+    peak_bandwidth (bytes/s) and cache_bandwidth (of data of this size, caches included; NULL where not measured). What is
+    too fast for the memory but not for the caches came from these, and is measured against them. A soft cost that would
     need more than the device can was no cost of this row: it is set to NULL.
     """
     rows = rows.with_columns(bytes=_routed())
-    roof_ns = 1e9 * pl.max_horizontal(pl.col("flops") / pl.col("peak_flops"), pl.col("bytes") / pl.col("peak_bandwidth"))
-    peaked = pl.col("peak_flops").is_not_null() & pl.col("peak_bandwidth").is_not_null()
-    fraction = pl.when(peaked & pl.col("flops").is_not_null() & (pl.col("dur_ns") > 0)).then(roof_ns / pl.col("dur_ns"))
-    rows = rows.with_columns(roof_fraction=fraction)
+    rows = rows.with_columns(roof_fraction=_fraction(pl.col("peak_bandwidth")))
+    cached = (pl.col("roof_fraction") > IMPOSSIBLE_ROOF_FRACTION) & (
+        pl.col("cache_bandwidth") > pl.col("peak_bandwidth")
+    )
+    rows = rows.with_columns(
+        roof_fraction=pl.when(cached).then(_fraction(pl.col("cache_bandwidth"))).otherwise("roof_fraction")
+    )
     wrong = pl.col("soft").fill_null(value=False) & (pl.col("roof_fraction") > IMPOSSIBLE_ROOF_FRACTION)
     rows = rows.with_columns(
         pl.when(~wrong.fill_null(value=False)).then(pl.col(name)).alias(name)
@@ -54,6 +59,13 @@ def classified(rows: pl.DataFrame, empty_kernel_ns: float | None = None) -> pl.D
         .when(judged).then(pl.when(pl.col("roof_fraction") >= GOOD_ROOF_FRACTION).then(pl.col("side")).otherwise(low))
     )  # fmt: skip
     return rows.with_columns(bound=bound)
+
+
+def _fraction(bandwidth: pl.Expr) -> pl.Expr:
+    """Roof time over measured time; NULL where cost, peaks or time are not known."""
+    roof_ns = 1e9 * pl.max_horizontal(pl.col("flops") / pl.col("peak_flops"), pl.col("bytes") / bandwidth)
+    known = pl.col("peak_flops").is_not_null() & bandwidth.is_not_null() & pl.col("flops").is_not_null()
+    return pl.when(known & (pl.col("dur_ns") > 0)).then(roof_ns / pl.col("dur_ns"))
 
 
 def _routed() -> pl.Expr:

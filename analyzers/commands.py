@@ -50,7 +50,7 @@ def summary(run: str, as_json: bool) -> None:
 @analysis_options
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @click.pass_obj
-def analyze(obj: Any, run: str, quiet: bool, **analysis: Any) -> None:
+def analyze(obj: Any, /, run: str, quiet: bool, **analysis: Any) -> None:
     """Compute everything that is derived from RUN's recording again."""
     from analyzers.pipeline import analyze_run
 

@@ -12,8 +12,14 @@ from analyzers.hardware import NO_OVERRIDE, PeakOverride, calibration_of
 from traces.errors import NothingToAnalyze
 from traces.store import TraceStore, frame, named_sql
 
-GROUPS: dict[str, list[str]] = {"kernel": ["name", "category"], "category": ["category"], "step": ["step_id", "seq", "kind"], "phase": []}
+GROUPS: dict[str, list[str]] = {
+    "kernel": ["name", "category"],
+    "category": ["category"],
+    "step": ["step_id", "seq", "kind"],
+    "phase": [],
+}
 ROOFLINE_VERSION = 1
+MUCH_UNCOSTED = 0.05  # of device time: more gets a hint
 _SOURCES = ("shapes", "capture", "model")
 
 
@@ -31,7 +37,9 @@ def read_roofline(store: TraceStore, by: str = "category", peaks: PeakOverride =
     calibration = calibration_of(store.connection, store.run_id)
     empty_ns = calibration.launch_ns if calibration is not None else None
     if peaks != NO_OVERRIDE:
-        dtype = store.query("SELECT coalesce(dtype, 'bf16') AS dtype FROM runs WHERE run_id = ?", [store.run_id])["dtype"][0]
+        dtype = store.query("SELECT coalesce(dtype, 'bf16') AS dtype FROM runs WHERE run_id = ?", [store.run_id])[
+            "dtype"
+        ][0]
         devices = _overridden(devices, peaks, dtype)
         rows = _judged_anew(rows, devices, empty_ns)
     busy = max(int(rows["busy_ns"].sum()), 1)
@@ -61,8 +69,11 @@ def _overridden(devices: pl.DataFrame, peaks: PeakOverride, dtype: str) -> pl.Da
 
 def _judged_anew(rows: pl.DataFrame, devices: pl.DataFrame, empty_ns: float | None) -> pl.DataFrame:
     fresh = rows.drop("peak_flops", "peak_bandwidth", "bound", "side", "roof_fraction", "impossible")
-    fresh = fresh.join(devices.select("rank", "device", "peak_flops", "peak_bandwidth"), on=["rank", "device"], how="left")
-    return classified(fresh.with_columns(soft=pl.lit(False), least_bytes=pl.lit(None, dtype=pl.Float64)), empty_ns)
+    fresh = fresh.join(
+        devices.select("rank", "device", "peak_flops", "peak_bandwidth"), on=["rank", "device"], how="left"
+    )
+    none = pl.lit(None, dtype=pl.Float64)
+    return classified(fresh.with_columns(soft=pl.lit(False), least_bytes=none, cache_bandwidth=none), empty_ns)
 
 
 def _sums(total_ns: int) -> list[pl.Expr]:
@@ -99,9 +110,13 @@ def _with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
         pl.col("roof_fraction").fill_nan(None), unknown_ns=pl.col("busy_ns") - pl.sum_horizontal(parts),
         intensity=pl.when(pl.col("bytes") > 0).then(pl.col("flops") / pl.col("bytes")),
     )  # fmt: skip
-    side = pl.when(pl.col("intensity") >= pl.col("ridge")).then(pl.lit("compute")).when(pl.col("intensity") < pl.col("ridge")).then(pl.lit("memory"))
+    above, below = pl.col("intensity") >= pl.col("ridge"), pl.col("intensity") < pl.col("ridge")
+    side = pl.when(above).then(pl.lit("compute")).when(below).then(pl.lit("memory"))
     most = pl.max_horizontal(parts)
-    bound = pl.coalesce([pl.when((part == most) & (most > pl.col("unknown_ns"))).then(pl.lit(name)) for part, name in zip(parts, BOUNDS, strict=True)])
+    told = most > pl.col("unknown_ns")
+    bound = pl.coalesce(
+        pl.when((part == most) & told).then(pl.lit(name)) for part, name in zip(parts, BOUNDS, strict=True)
+    )
     return table.with_columns(side=side, bound=bound)
 
 
@@ -136,19 +151,32 @@ def _phase(phase: str, busy: int, wall: float, flops: float, moved: float, peak:
     }  # fmt: skip
 
 
+_DOUBTS = ["capture_alignment", "cost_sources", "expert_routing", "impossible_rows"]
+
+
 def _hints(store: TraceStore, rows: pl.DataFrame, devices: pl.DataFrame) -> list[str]:
     """What is missing, and what would supply it."""
     hints = []
     if devices["peak_flops"].null_count() or devices["peak_bandwidth"].null_count():
-        hints.append("no peaks are known for this device, so no ridge, side or bound: give --gpu NAME, or --peak-flops and --bandwidth, or run `stepscope calibrate` on it")
-    row = store.query("SELECT config -> 'model_config' IS NOT NULL AS known FROM runs WHERE run_id = ?", [store.run_id])
-    uncosted = rows.filter(pl.col("flops").is_null())["busy_ns"].sum() / max(rows["busy_ns"].sum(), 1)
+        hints.append(
+            "no peaks are known for this device, so no ridge, side or bound: give --gpu NAME, or --peak-flops and --bandwidth, "
+            "or measure it with `stepscope calibrate`"
+        )
+    row = store.query(
+        "SELECT (config -> 'model_config') IS NOT NULL AS known FROM runs WHERE run_id = ?", [store.run_id]
+    )
+    uncosted = int(rows.filter(pl.col("flops").is_null())["busy_ns"].sum()) / max(int(rows["busy_ns"].sum()), 1)
     if not row["known"][0]:
-        hints.append("the model is not known: costs come from recorded operands only, and sliding windows are not seen; give --model-config")
-    elif uncosted > 0.05:
-        hints.append(f"{100 * uncosted:.0f} % of device time has no cost: no operands, and no place in a layer; see `select name, sum(busy_ns) … where flops is null`")
+        hints.append(
+            "the model is not known: costs come from recorded operands only, and sliding windows are not seen; give --model-config"
+        )
+    elif uncosted > MUCH_UNCOSTED:
+        hints.append(
+            f"{100 * uncosted:.0f} % of device time has no cost: neither operands, nor a place in a layer of this model. Record with "
+            "shapes, give --capture, or check --model-config"
+        )
     messages = store.query(
-        "SELECT message FROM health WHERE run_id = ? AND status <> 'ok' AND check_id IN ('cost_sources', 'impossible_rows', 'expert_routing', 'capture_alignment') "
-        "ORDER BY check_id", [store.run_id],
-    )  # fmt: skip
+        "SELECT message FROM health WHERE run_id = ? AND status <> 'ok' AND list_contains(?, check_id) ORDER BY check_id",
+        [store.run_id, _DOUBTS],
+    )
     return hints + messages["message"].to_list()

@@ -87,7 +87,14 @@ def _measure(name: str, trace: Path, options: argparse.Namespace) -> tuple[float
     python = options.peer_python if name == "hta" else sys.executable
     try:
         if name in ("linked", "end-to-end"):
-            command = [str(Path(sys.executable).with_name("stepscope")), "ingest", str(trace), "--out", str(database), "--quiet"]
+            command = [
+                str(Path(sys.executable).with_name("stepscope")),
+                "ingest",
+                str(trace),
+                "--out",
+                str(database),
+                "--quiet",
+            ]
             return _timed(command + ["--no-analyze"] * (name == "linked"))
         return _run_child(name, python, str(trace), str(database))
     finally:

@@ -34,7 +34,9 @@ def read_captures(folder: Path) -> pl.DataFrame:
     """
     found = [part for part in map(_read, _files(folder)) if part.height]
     if not found:
-        raise UsageProblem(f"{folder} holds no graph-capture trace", hint="give the folder that the engine wrote its capture traces to")
+        raise UsageProblem(
+            f"{folder} holds no graph-capture trace", hint="give the folder that the engine wrote its capture traces to"
+        )
     return pl.concat(found)
 
 
@@ -43,7 +45,9 @@ def _files(folder: Path) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise UsageProblem(f"{folder} does not exist", hint="--capture takes a folder of graph-capture traces")
-    return sorted(path for path in folder.iterdir() if path.name.endswith(_NAMES) and path.name != "execution_details.json")
+    return sorted(
+        path for path in folder.iterdir() if path.name.endswith(_NAMES) and path.name != "execution_details.json"
+    )
 
 
 def _read(path: Path) -> pl.DataFrame:
@@ -58,7 +62,9 @@ def _read(path: Path) -> pl.DataFrame:
         launches = frame(con.sql(named_sql("capture_launches")))
     if not launches.height:
         return pl.DataFrame()
-    names = pl.DataFrame(list(_kernel_names(path)), schema={"corr": pl.Int64, "name": pl.String}, orient="row").unique("corr", keep="last")
+    names = pl.DataFrame(list(_kernel_names(path)), schema={"corr": pl.Int64, "name": pl.String}, orient="row").unique(
+        "corr", keep="last"
+    )
     marks = launches["graph"].unique().to_list()
     modes = pl.DataFrame(
         [(mark, int(match[1]), match[2]) for mark in marks if (match := _MARK.search(mark))],
@@ -66,7 +72,15 @@ def _read(path: Path) -> pl.DataFrame:
     )  # fmt: skip
     joined = launches.join(names, on="corr", how="left").join(modes, on="graph").sort("graph", "position")
     return joined.select(
-        pl.lit(path.name).alias("file"), "graph", "batch", "mode", "position", "name", "op_name", "op_shapes", "op_dtypes"
+        pl.lit(path.name).alias("file"),
+        "graph",
+        "batch",
+        "mode",
+        "position",
+        "name",
+        "op_name",
+        "op_shapes",
+        "op_dtypes",
     )
 
 
@@ -84,4 +98,6 @@ def _kernel_names(path: Path) -> Iterator[tuple[int, str]]:
                     yield int(match[2]), json.loads(match[1])
                 rest = text[max(done, len(text) - _OVERLAP_BYTES) :]
     except (OSError, EOFError, ValueError) as error:
-        raise UnreadableInput(f"{path} cannot be read as a capture trace: {error}", hint="record the capture again") from error
+        raise UnreadableInput(
+            f"{path} cannot be read as a capture trace: {error}", hint="record the capture again"
+        ) from error

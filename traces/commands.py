@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
-
 _ANALYSIS = (
     click.option("--model-config", metavar="PRESET|config.json", help="The model, where the recording does not say."),
     click.option("--gpu", metavar="NAME", help="Device to take peaks of, where the recording does not say."),
     click.option("--peak-flops", metavar="RATE", help="FLOP/s of the device, such as 990T."),
     click.option("--bandwidth", metavar="RATE", help="Bytes/s of its memory, such as 3.35TB/s."),
-    click.option("--capture", type=click.Path(path_type=Path), metavar="DIR", help="Graph-capture traces of this engine."),
+    click.option(
+        "--capture", type=click.Path(path_type=Path), metavar="DIR", help="Graph-capture traces of this engine."
+    ),
 )
 
 
@@ -53,7 +54,7 @@ def ingest_paths(
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @click.pass_obj
 def ingest(
-    obj: Any, paths: tuple[str, ...], out: Path | None, name: str | None, stacks: bool, no_analyze: bool,
+    obj: Any, /, paths: tuple[str, ...], out: Path | None, name: str | None, stacks: bool, no_analyze: bool,
     strict: bool, quiet: bool, **analysis: Any,
 ) -> None:  # fmt: skip
     """Read traces (torch profiler JSON, Nsight SQLite), a directory of ranks, or a run directory into a database."""

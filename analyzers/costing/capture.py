@@ -6,24 +6,17 @@ only, the trace of its capture also shows what ran between them, so positions al
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 
 import duckdb
 import polars as pl
 
-from traces.store import frame
+from analyzers.costing.doubts import forget, say
+from traces.store import frame, named_sql
 
 GOOD_ALIGNMENT = 0.9  # share of a replay's kernels found in order in the capture
 _REACH = 64  # kernels of the capture that may be passed over at once
 _OPERATORS = ("op_name", "op_shapes", "op_dtypes")
-_QUERY = """
-SELECT k.kernel_id, k.rank, k.step_id, k.name, k.dur_ns, s.graph_mode, coalesce(s.prefill_tokens, 0) + coalesce(s.decode_tokens, 0) AS tokens
-FROM kernels AS k
-LEFT JOIN steps AS s ON s.run_id = k.run_id AND s.step_id = k.step_id
-WHERE k.run_id = $run_id AND k.valid AND k.in_graph
-ORDER BY k.rank, k.device, k.step_id, k.start_ns, k.kernel_id
-"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,8 +34,8 @@ def align(con: duckdb.DuckDBPyConnection, run_id: str, captures: pl.DataFrame) -
     `captures` is what traces.capture.read_captures gave. None where the run has no graph kernels. A replay that is found to
     less than GOOD_ALIGNMENT is left alone, and table `health` says so.
     """
-    replays = frame(con.sql(_QUERY, params={"run_id": run_id}))
-    con.execute("DELETE FROM health WHERE run_id = ? AND check_id = 'capture_alignment'", [run_id])
+    replays = frame(con.sql(named_sql("roofline_replays", "analyzers"), params={"run_id": run_id}))
+    forget(con, run_id, "capture_alignment")
     if not replays.height:
         return None
     graphs = [part for _, part in captures.group_by("file", "graph", maintain_order=True)]
@@ -71,8 +64,14 @@ def _operators(replays: pl.DataFrame, graphs: list[pl.DataFrame]) -> tuple[pl.Da
         if aligned.score < GOOD_ALIGNMENT:
             continue
         placed = step.select("kernel_id").with_columns(position=pl.Series(aligned.places, dtype=pl.Int64))
-        graph = graphs[aligned.graph].with_row_index("at").select(pl.col("at").cast(pl.Int64).alias("position"), *_OPERATORS)
-        parts.append(placed.join(graph, on="position").filter(pl.col("op_name").is_not_null()).select("kernel_id", *_OPERATORS))
+        graph = (
+            graphs[aligned.graph]
+            .with_row_index("at")
+            .select(pl.col("at").cast(pl.Int64).alias("position"), *_OPERATORS)
+        )
+        parts.append(
+            placed.join(graph, on="position").filter(pl.col("op_name").is_not_null()).select("kernel_id", *_OPERATORS)
+        )
     schema = {"kernel_id": pl.Int64, **dict.fromkeys(_OPERATORS, pl.String)}
     return (pl.concat(parts) if parts else pl.DataFrame(schema=schema)), [each.score for each in known.values()]
 
@@ -109,12 +108,16 @@ def _places(replay: list[str | None], capture: list[str | None]) -> list[int]:
 
 def _report(con: duckdb.DuckDBPyConnection, run_id: str, share: float, worst: float, *, named: bool) -> None:
     ok = worst >= GOOD_ALIGNMENT
-    message = (
-        f"{100 * share:.0f} % of the time in graphs was found in the capture, in order and by name"
-        if ok else "the capture trace names no kernels (CUDA does not record them), so replays cannot be aligned with it; costs come from the model's configuration"
-        if not named else f"a replay was found to {100 * worst:.0f} % in the capture traces, too little to use them for it: are they of this engine, this model and these batch sizes?"
-    )  # fmt: skip
-    con.execute(
-        "INSERT INTO health (run_id, rank, check_id, status, value, threshold, affects, message) VALUES (?, NULL, 'capture_alignment', ?, ?, ?, ?, ?)",
-        [run_id, "ok" if ok else "warning", worst, GOOD_ALIGNMENT, json.dumps(["kernels.op_name", "kernels.flops", "kernels.bytes"]), message],
-    )
+    message = f"{100 * share:.0f} % of the time in graphs was found in the capture traces, in order and by name"
+    if not named:
+        message = (
+            "the capture traces name no kernels (recordings of CUDA do not), so replays cannot be aligned with them: costs come "
+            "from the model's configuration"
+        )
+    elif not ok:
+        message = (
+            f"a replayed graph was found to {100 * worst:.0f} % in the capture traces, too little to use them for it: are they of "
+            "this engine, this model and these batch sizes?"
+        )
+    affects = ["kernels.op_name", "kernels.flops", "kernels.bytes"]
+    say(con, run_id, "capture_alignment", message, affects, ok=ok, value=worst, threshold=GOOD_ALIGNMENT)

@@ -56,7 +56,9 @@ class StepLoads:
         return self.steps[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
 
 
-def attention_costs(rows: pl.DataFrame, geometry: dict[int, Heads], loads: StepLoads, model: ModelShape | None) -> pl.DataFrame:
+def attention_costs(
+    rows: pl.DataFrame, geometry: dict[int, Heads], loads: StepLoads, model: ModelShape | None
+) -> pl.DataFrame:
     """kernel_id, flops, bytes of attention rows that have `layer`, `layers`, `gid`, `weight` (0: a mere wrapper), busy_ns,
     prefill_ns, decode_ns, kind.
 
@@ -69,7 +71,10 @@ def attention_costs(rows: pl.DataFrame, geometry: dict[int, Heads], loads: StepL
     parts = []
     for (shape, span), part in calls.group_by("shape", "span"):
         heads = None if shape is None or int(str(shape)) < 0 else geometry[int(str(shape))]
-        costs = [_phase_cost(loads, name, heads, None if span is None else int(str(span)), model) for name in ("prefill", "decode")]
+        costs = [
+            _phase_cost(loads, name, heads, None if span is None else int(str(span)), model)
+            for name in ("prefill", "decode")
+        ]
         table = loads.steps.select("step_id").with_columns(
             **{f"{name}_{unit}": pl.Series(np.broadcast_to(getattr(cost, unit), loads.steps.height).astype(np.float64))
                for name, cost in zip(("prefill", "decode"), costs, strict=True) for unit in ("flops", "bytes")}
@@ -94,7 +99,8 @@ def _calls(rows: pl.DataFrame, geometry: dict[int, Heads], model: ModelShape | N
     if len(model.window_counts) > 1 or model.latent is not None:
         calls = calls.filter(pl.col("layers") == model.layers)
     spans = pl.DataFrame(
-        {"layer": range(1, model.layers + 1), "span": list(model.windows)}, schema={"layer": pl.UInt32, "span": pl.Int64}
+        {"layer": range(1, model.layers + 1), "span": list(model.windows)},
+        schema={"layer": pl.UInt32, "span": pl.Int64},
     )
     calls = calls.with_columns(pl.col("layer").cast(pl.UInt32)).join(spans, on="layer", how="left")
     if len(model.window_counts) == 1:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from analyzers.costing.sequence import STEP
 from analyzers.costs.attention import kv_write
-from analyzers.costs.cost import Cost, Quantity
-from analyzers.costs.gemm import gemm
+from analyzers.costs.cost import Cost
 from analyzers.costs.logits import embedding, sampling
 from analyzers.costs.moe import expected_experts
 from analyzers.costs.norms import activation, layer_norm, rms_norm, rotary
@@ -26,7 +25,10 @@ _SCHEMA = {
     "least_bytes": pl.Float64,
 }  # fmt: skip
 _GAP = [*STEP, "layer"]
-EXPERT_PRODUCT = r"(?i)^bmm_|_matmul_ogs|matmul_ogs|group(ed)?_?gemm|fused_moe_kernel|m_?grouped|GroupProblemShape|moe_?gemm|moe.*gemm|gemm.*moe|moe.*(mfma|ck_tile|stage[12])"
+EXPERT_PRODUCT = "|".join((
+    "(?i)^bmm_", "matmul_ogs", "group(ed)?_?gemm", "fused_moe_kernel", "m_?grouped", "GroupProblemShape", "moe.*gemm",
+    "gemm.*moe", r"moe.*(mfma|ck_tile|stage[12])",
+))  # fmt: skip
 EXPERT_COMBINE = r"(?i)finalize|combine|moe_sum|unpermute|scatter"
 _CACHE_WRITE = r"(?i)reshape_and_cache|concat_and_cache|store|set_(mla_)?kv|append|cache_update"
 
@@ -53,14 +55,14 @@ def model_costs(model: ModelShape, rows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.filter((pl.col("layers") == model.layers) & (pl.col("tokens") > 0))
     if not rows.height:
         return nothing()
-    layer = pl.col("layer")
+    layer, writes = pl.col("layer"), pl.col("name").str.contains(_CACHE_WRITE)
     parts = [
         _products(model, rows.filter(pl.col("category").is_in(["gemm", "logits"]) & (pl.col("products") > 0))),
         _norms(model, rows.filter(pl.col("category") == "norm")),
         _experts(model, rows.filter((pl.col("category") == "moe") & (layer > 0))),
         _activations(model, rows.filter((pl.col("category") == "activation") & (layer > 0))),
         _rotations(model, rows.filter((pl.col("category") == "rope") & (layer < model.layers)), rows),
-        _writes(model, rows.filter((pl.col("category") == "kv_cache") & (layer < model.layers) & pl.col("name").str.contains(_CACHE_WRITE))),
+        _writes(model, rows.filter((pl.col("category") == "kv_cache") & (layer < model.layers) & writes)),
         _embeddings(model, rows.filter((pl.col("category") == "embedding") & (layer == 0))),
         _samplers(model, rows.filter((pl.col("category") == "sampling") & (layer == model.layers))),
     ]  # fmt: skip
@@ -139,16 +141,29 @@ def _feed_forward(model: ModelShape, layer: int, *, apart: bool) -> list[Product
 
 def _norms(model: ModelShape, rows: pl.DataFrame) -> pl.DataFrame:
     """Hidden states, and per head between the projection and attention where the model has such."""
-    per_head = pl.lit(model.qk_norm) & (pl.col("layer") < model.layers) & (pl.col("products") > 0) & (pl.col("product") == pl.col("products"))
+    per_head = (
+        pl.lit(model.qk_norm)
+        & (pl.col("layer") < model.layers)
+        & (pl.col("products") > 0)
+        & (pl.col("product") == pl.col("products"))
+    )
     marked = rows.with_columns(per_head=per_head).with_columns(
         place=pl.int_range(pl.len()).over([*_GAP, "per_head"]), of=pl.len().over([*_GAP, "per_head"]), share=pl.lit(1.0)
     )
     wide, narrow = marked.filter(~pl.col("per_head")), marked.filter("per_head")
     size, tokens = model.activation_bytes, _numbers(wide, "tokens")
     whole = layer_norm(tokens, model.hidden, element_bytes=size) if model.layer_norm else _hidden_norm(wide, model)
-    heads = pl.when(pl.col("of") != 2).then((model.heads_q + model.heads_kv) / pl.col("of")).when(pl.col("place") == 0).then(model.heads_q).otherwise(model.heads_kv)
+    heads = (
+        pl.when(pl.col("of") != 2)
+        .then((model.heads_q + model.heads_kv) / pl.col("of"))
+        .when(pl.col("place") == 0)
+        .then(model.heads_q)
+        .otherwise(model.heads_kv)
+    )
     narrow = narrow.with_columns(heads=heads)
-    each = rms_norm(_numbers(narrow, "tokens") * _numbers(narrow, "heads"), model.dim_qk, element_bytes=size, residual=False)
+    each = rms_norm(
+        _numbers(narrow, "tokens") * _numbers(narrow, "heads"), model.dim_qk, element_bytes=size, residual=False
+    )
     return pl.concat([_result(wide, whole), _result(narrow, each)])
 
 
@@ -166,7 +181,9 @@ def _experts(model: ModelShape, rows: pl.DataFrame) -> pl.DataFrame:
     if moe is None or not rows.height:
         return nothing()
     sparse = [i + 1 for i, each in enumerate(model.moe_layers) if each]
-    routes, combines = (pl.col("name").str.contains(pattern).fill_null(value=False) for pattern in ("(?i)routing", EXPERT_COMBINE))
+    routes, combines = (
+        pl.col("name").str.contains(pattern).fill_null(value=False) for pattern in ("(?i)routing", EXPERT_COMBINE)
+    )
     multiplies = pl.col("name").str.contains(EXPERT_PRODUCT).fill_null(value=False) & ~combines
     marked = rows.filter(pl.col("layer").is_in(sparse)).with_columns(
         work=pl.when(routes).then(pl.lit("route")).when(multiplies).then(pl.lit("product"))
@@ -178,14 +195,18 @@ def _experts(model: ModelShape, rows: pl.DataFrame) -> pl.DataFrame:
     single = product.filter(pl.col("of") % 2 == 1)
     up = pairs.filter(pl.col("place") % 2 == 0).with_columns(share=2 / pl.col("of"))
     down = pairs.filter(pl.col("place") % 2 == 1).with_columns(share=2 / pl.col("of"))
-    others = {name: marked.filter(pl.col("work") == name).with_columns(share=1 / pl.col("of")) for name in ("combine", "route")}
+    others = {
+        name: marked.filter(pl.col("work") == name).with_columns(share=1 / pl.col("of"))
+        for name in ("combine", "route")
+    }
     size = model.activation_bytes
     combined, routed = (_numbers(others[name], "tokens") for name in ("combine", "route"))
+    outputs = combined * moe.top_k * model.hidden  # one per token and expert, to be summed up
     single = single.with_columns(share=1 / pl.col("of"))
     return pl.concat([
         *(_result(part, _expert_product(model, part, up), least=_expert_product(model, part, up, least=True))
           for part, up in ((up, (True,)), (down, (False,)), (single, (True, False)))),
-        _result(others["combine"], Cost(flops=2 * combined * moe.top_k * model.hidden, bytes=combined * (moe.top_k + 1) * model.hidden * size)),
+        _result(others["combine"], Cost(flops=2 * outputs, bytes=(outputs + combined * model.hidden) * size)),
         _result(others["route"], Cost(flops=routed * moe.experts, bytes=routed * moe.experts * size)),
     ])  # fmt: skip
 
@@ -217,16 +238,27 @@ def _rotations(model: ModelShape, rows: pl.DataFrame, every: pl.DataFrame) -> pl
     tokens = _numbers(rows, "tokens")
     turned = rotary(tokens, heads, model.rotary_dim, element_bytes=model.activation_bytes)
     stored = kv_write(tokens, kv_width=model.kv_width, activation_bytes=model.activation_bytes, kv_bytes=model.kv_bytes)
-    writers = every.filter((pl.col("category") == "kv_cache") & pl.col("name").str.contains(_CACHE_WRITE)).select(_GAP).unique()
+    writers = (
+        every.filter((pl.col("category") == "kv_cache") & pl.col("name").str.contains(_CACHE_WRITE))
+        .select(_GAP)
+        .unique()
+    )
     alone = rows.join(writers.with_columns(written=True), on=_GAP, how="left", maintain_order="left")
-    stores = (alone["written"].is_null() & alone["name"].str.contains("(?i)store|cache|kv")).fill_null(value=False).to_numpy()
+    stores = (
+        (alone["written"].is_null() & alone["name"].str.contains("(?i)store|cache|kv"))
+        .fill_null(value=False)
+        .to_numpy()
+    )
     cost = Cost(flops=turned.flops, bytes=turned.bytes + stores * stored.bytes)
     return _result(rows.with_columns(share=1 / pl.len().over(_GAP)), cost)
 
 
 def _writes(model: ModelShape, rows: pl.DataFrame) -> pl.DataFrame:
     cost = kv_write(
-        _numbers(rows, "tokens"), kv_width=model.kv_width, activation_bytes=model.activation_bytes, kv_bytes=model.kv_bytes
+        _numbers(rows, "tokens"),
+        kv_width=model.kv_width,
+        activation_bytes=model.activation_bytes,
+        kv_bytes=model.kv_bytes,
     )
     return _result(rows.with_columns(share=1 / pl.len().over(_GAP)), cost)
 
@@ -246,7 +278,9 @@ def _numbers(rows: pl.DataFrame, name: str) -> NDArray[np.float64]:
     return rows[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
 
 
-def _result(rows: pl.DataFrame, cost: Cost, *, soft: bool = False, role: bool = False, least: Cost | None = None) -> pl.DataFrame:
+def _result(
+    rows: pl.DataFrame, cost: Cost, *, soft: bool = False, role: bool = False, least: Cost | None = None
+) -> pl.DataFrame:
     share = _numbers(rows, "share")
     wide = [cost.flops, cost.bytes, np.nan if least is None else least.bytes]
     flops, moved, fewest = (np.broadcast_to(np.asarray(part, dtype=np.float64), share.shape) * share for part in wide)

@@ -50,7 +50,7 @@ NOTHING_MOVED = Call(cost=Cost(flops=0, bytes=0))
 
 # They compute through operators below them, and cost something themselves only where there are none.
 COMPOSITE = re.compile(
-    r"^aten::(linear|matmul|to|_to_copy|clone|contiguous|reshape|mean|einsum|embedding_bag|scaled_dot_product_attention|"
+    r"^aten::(linear|matmul|to|_to_copy|clone|contiguous|reshape|mean|einsum|embedding|embedding_bag|scaled_dot_product_attention|"
     r"softmax|log_softmax|layer_norm|rms_norm|conv1d|stack|zeros|zeros_like|ones|ones_like|full|full_like|arange|"
     r"type_as|repeat|argsort|item|is_nonzero|index_put_?|batch_norm|dropout|norm|std|where|chunk|split|cat)$"
     r"|^vllm::(unified_attention.*|unified_kv_cache_update|moe_forward.*|all_reduce|inplace_fused_experts|.*_gemm)$"
@@ -102,7 +102,7 @@ def call_cost(name: str, category: str, arguments: Operands) -> Call | None:
 
 
 def _gemm(name: str, tensors: Sequence[Operand]) -> Call | None:
-    if name == "aten::bmm" or name == "aten::baddbmm":
+    if name in {"aten::bmm", "aten::baddbmm"}:
         return _batched(tensors[-2:])
     out_first = name.startswith(("_C::onednn", "_C::cutlass", "_C::cpu_gemm"))
     if name in ("aten::addmm", "aten::addmv") and len(tensors) >= 3:

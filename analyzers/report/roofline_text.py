@@ -18,7 +18,11 @@ def scaled(value: float | None, unit: str) -> str:
         return DASH
     for limit, prefix in _SCALES:
         if abs(value) >= limit:
-            return f"{value / limit:.3g} {prefix}{unit}" if value / limit < 999.5 else f"{value / limit:.0f} {prefix}{unit}"
+            return (
+                f"{value / limit:.3g} {prefix}{unit}"
+                if value / limit < 999.5
+                else f"{value / limit:.0f} {prefix}{unit}"
+            )
     return f"{value:.0f} {unit}"
 
 
@@ -26,7 +30,9 @@ def roofline_lines(data: dict[str, Any], limit: int) -> list[str]:
     """Device, coverage and sources, phases, the groups asked for, thresholds, hints."""
     lines = [_device(each) for each in data["devices"]]
     sources = ", ".join(f"{name} {percent(part)}" for name, part in data["sources"].items() if part > 0)
-    lines.append(f"cost known for {percent(data['coverage'])} of device time" + (f" (from {sources})" if sources else ""))
+    lines.append(
+        f"cost known for {percent(data['coverage'])} of device time" + (f" (from {sources})" if sources else "")
+    )
     if data["impossible"]:
         lines.append(f"faster than the device can be: {percent(data['impossible'])} of device time")
     lines += ["", "by phase: what of the peaks is used, over device time and over wall time", *_phases(data["phases"])]
@@ -48,12 +54,15 @@ def _device(row: dict[str, Any]) -> str:
 
 def _phases(rows: list[dict[str, Any]]) -> list[str]:
     header = ["phase", "busy", "FLOP", "bytes", "FLOP/B", "side", "MFU", "MBU", "wall", "MFU wall", "MBU wall"]
-    return table(
-        header,
-        [[row["phase"], duration(row["busy_ns"]), scaled(row["flops"], ""), scaled(row["bytes"], "B"), _intensity(row["intensity"]),
-          row["side"] or DASH, percent(row["mfu"]), percent(row["mbu"]), duration(row["wall_ns"]), percent(row["mfu_wall"]),
-          percent(row["mbu_wall"])] for row in rows],
-    )  # fmt: skip
+    cells = [
+        [
+            row["phase"], duration(row["busy_ns"]), scaled(row["flops"], ""), scaled(row["bytes"], "B"),
+            _intensity(row["intensity"]), row["side"] or DASH, percent(row["mfu"]), percent(row["mbu"]),
+            duration(row["wall_ns"]), percent(row["mfu_wall"]), percent(row["mbu_wall"]),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return table(header, cells, indent="")
 
 
 def _intensity(value: float | None) -> str:
@@ -61,23 +70,25 @@ def _intensity(value: float | None) -> str:
 
 
 _NAMES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "kernel": lambda row: shown(row["name"], 30) if row["name"] is not None else "(no name)",
+    "kernel": lambda row: shown(row["name"], 21) if row["name"] is not None else "(no name)",
     "category": lambda row: row["category"] or "(none)",
     "step": lambda row: f"{row['seq']} {row['kind'] or ''}",
 }
 
 
 def _groups(rows: list[dict[str, Any]], by: str, limit: int) -> list[str]:
-    header = [by, "busy", "share", "FLOP/s", "B/s", "FLOP/B", "side", "of roof", "bound", "known", "from"]
+    """Kernels have long names and no column `known`: a kernel has a cost or has none."""
+    header = [by, "busy", "share", "FLOP/s", "B/s", "FLOP/B", "side", "roof", "bound", "from", "known"]
     cells = [
         [
-            _NAMES[by](row), duration(row["busy_ns"]), percent(row["share"]), scaled(row["flops_per_s"], ""), scaled(row["bytes_per_s"], ""),
-            _intensity(row["intensity"]), row["side"] or DASH, percent(row["roof_fraction"], 0), _bound(row), percent(row["coverage"], 0),
-            _source(row["sources"]),
+            _NAMES[by](row), duration(row["busy_ns"]), percent(row["share"]), scaled(row["flops_per_s"], ""),
+            scaled(row["bytes_per_s"], ""), _intensity(row["intensity"]), row["side"] or DASH,
+            percent(row["roof_fraction"], 0), _bound(row), _source(row["sources"]), percent(row["coverage"], 0),
         ]
         for row in rows[:limit]
     ]  # fmt: skip
-    return table(header, cells)
+    shown_columns = len(header) - 1 if by == "kernel" else len(header)
+    return table(header[:shown_columns], [row[:shown_columns] for row in cells], indent="")
 
 
 def _bound(row: dict[str, Any]) -> str:

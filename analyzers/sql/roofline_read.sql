@@ -1,6 +1,7 @@
 -- One row per valid device activity, with what a roofline groups and sums.
 -- kernel_id, name, category, cost_source, dtype, bound, side, roof_fraction, impossible   as in kernels
--- step_id, kind          its step; NULL without one
+-- rank, device           as in kernels
+-- step_id, seq, kind     its step, the step's number within the rank; NULL without one
 -- dur_ns, busy_ns, prefill_ns, decode_ns   ns
 -- flops, bytes           of the activity
 -- prefill_flops, decode_flops   its FLOPs by phase: attention by query-key pairs, the vocabulary by requests, the rest by tokens
