@@ -8,6 +8,8 @@ GOOD_ROOF_FRACTION = 0.5  # from here on an activity is limited by its side of t
 IMPOSSIBLE_ROOF_FRACTION = 1.05  # faster than the device can: an error in peak, shape or window
 LATENCY_FACTOR = 3.0  # within this many times an empty kernel, what takes the time is the launch
 EMPTY_KERNEL_NS = 5_000.0  # of an empty kernel, where the device was not calibrated
+# Names of copies that wait for the link to the host, not for the device's memory.
+HOST_COPY = r"(?i)HtoD|DtoH|Host -> Device|Device -> Host|Pinned|Pageable"
 BOUNDS = ("compute", "memory", "latency", "inefficient", "comm")
 
 

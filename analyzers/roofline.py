@@ -6,20 +6,25 @@ else from the model's configuration and where in a layer the kernel stands; ever
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import duckdb
 import numpy as np
 import polars as pl
 
-from analyzers.bounds import classified
+from analyzers.bounds import HOST_COPY, classified
 from analyzers.costing.contexts import StepLoads
-from analyzers.costing.doubts import check_rows, check_sources
+from analyzers.costing.doubts import Doubts
+from analyzers.costing.operators import Call
 from analyzers.costing.sequence import layered
 from analyzers.costing.sources import COSTS, chosen, from_model, from_operands, of_one_rank, operator_calls
 from analyzers.costs.shape import ModelShape
 from analyzers.datasheet import Device, catalogue, flops_of, plain_name
 from analyzers.hardware import Calibration, calibration_of, main_dtype
+from traces.rows import first_row
 from traces.store import frame, named_sql
 
+BLOCK_ACTIVITIES = 50_000  # activities worked on at a time, whole steps
 _WRITTEN = ["category", "cost_source", "dtype", "intensity", "side", "bound", "roof_fraction", "impossible"]
 
 
@@ -29,35 +34,64 @@ def fill(con: duckdb.DuckDBPyConnection, run_id: str, model: ModelShape | None) 
     Needs categories, phases and peaks. Where a model is not known, what only it could tell stays NULL; without peaks
     there are costs, but no side and no bound.
     """
-    groups, rows = _rows(con, run_id)
-    if not rows.height:
-        return
-    calls = operator_calls(groups)
-    model = of_one_rank(model, calls)
-    loads = _loads(con, run_id, model)
-    rows = layered(rows).join(_asked(loads), on="step_id", how="left", maintain_order="left")
-    direct = from_operands(rows, calls, loads, model)
-    modelled = from_model(rows, loads, model)
-    check_sources(con, run_id, rows, direct, modelled, model)
-    calibration = calibration_of(con, run_id)
-    costed = _peaked(con, run_id, chosen(rows, direct, modelled), calibration)
-    judged = classified(costed, None if calibration is None else calibration.launch_ns)
-    check_rows(con, run_id, costed, judged)
-    con.register("frame_to_store", judged.select(*COSTS, *_WRITTEN).to_arrow())
-    con.execute("CREATE OR REPLACE TEMP TABLE roofline_cost AS SELECT * FROM frame_to_store")
-    con.unregister("frame_to_store")
-    con.execute(named_sql("roofline_kernels", "analyzers"), {"run_id": run_id})
-    con.execute(named_sql("roofline_steps", "analyzers"), {"run_id": run_id})
-
-
-def _rows(con: duckdb.DuckDBPyConnection, run_id: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Groups of activities that a cost is worked out for once, and the activities in device order."""
     con.execute(named_sql("roofline_groups", "analyzers"), {"run_id": run_id})
+    con.execute(named_sql("roofline_blocks", "analyzers"), {"run_id": run_id, "size": BLOCK_ACTIVITIES})
     groups = frame(con.sql("SELECT * FROM cost_group ORDER BY gid"))
-    rows = frame(con.sql(named_sql("roofline_rows", "analyzers"), params={"run_id": run_id}))
-    known = groups.select("gid", "okid", "name", "category", "captured")
-    rows = rows.join(known, on="gid", maintain_order="left")
-    return groups, rows.with_columns(weight=pl.max_horizontal("dur_ns", pl.lit(1)))
+    calls = operator_calls(groups)
+    share = of_one_rank(model, calls, may_be_shared=_may_be_shared(con, run_id))
+    inputs = _Inputs(
+        groups=groups.select("gid", "okid", "name", "category", "captured"), calls=calls, model=share,
+        loads=_loads(con, run_id, share), peaks=_peaks(con, run_id), calibration=calibration_of(con, run_id),
+    )  # fmt: skip
+    doubts = Doubts(model=share, unclear=model is not None and share is None)
+    for block, first, last in con.execute(
+        "SELECT block, min(first_id), max(last_id) FROM cost_block GROUP BY block ORDER BY block"
+    ).fetchall():
+        bounds = {"run_id": run_id, "first_id": first, "last_id": last}
+        rows = frame(con.sql(named_sql("roofline_rows", "analyzers"), params={**bounds, "block": block}))
+        judged = _judged(rows, inputs, doubts)
+        con.register("frame_to_store", judged.select(*COSTS, *_WRITTEN).to_arrow())
+        con.execute("CREATE OR REPLACE TEMP TABLE roofline_cost AS SELECT * FROM frame_to_store")
+        con.unregister("frame_to_store")
+        con.execute(named_sql("roofline_kernels", "analyzers"), bounds)
+    con.execute("DROP TABLE IF EXISTS roofline_cost")
+    con.execute(named_sql("roofline_steps", "analyzers"), {"run_id": run_id})
+    doubts.report(con, run_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inputs:
+    """What all blocks share."""
+
+    groups: pl.DataFrame
+    calls: dict[int, Call]
+    model: ModelShape | None
+    loads: StepLoads
+    peaks: _Peaks
+    calibration: Calibration | None
+
+
+def _judged(rows: pl.DataFrame, inputs: _Inputs, doubts: Doubts) -> pl.DataFrame:
+    """Rows of one block with their cost and their bound."""
+    rows = rows.join(inputs.groups, on="gid", maintain_order="left")
+    rows = rows.with_columns(weight=pl.max_horizontal("dur_ns", pl.lit(1)))
+    rows = layered(rows).join(_asked(inputs.loads), on="step_id", how="left", maintain_order="left")
+    direct = from_operands(rows, inputs.calls, inputs.loads, inputs.model)
+    modelled = from_model(rows, inputs.loads, inputs.model)
+    costed = _peaked(chosen(rows, direct, modelled), inputs)
+    judged = classified(costed, None if inputs.calibration is None else inputs.calibration.launch_ns)
+    doubts.add_sources(rows, direct, modelled)
+    doubts.add_rows(costed, judged)
+    return judged
+
+
+def _may_be_shared(con: duckdb.DuckDBPyConnection, run_id: str) -> bool:
+    """Several ranks took part, and the run does not say how many of them share a layer."""
+    row = first_row(con.execute(
+        "SELECT config ->> '$.distributedInfo.world_size', config ->> '$.engine_facts.tensor_parallel_size' FROM runs "
+        "WHERE run_id = ?", [run_id],
+    ))  # fmt: skip
+    return row is not None and row[1] is None and str(row[0]).isdecimal() and int(row[0]) > 1
 
 
 def _loads(con: duckdb.DuckDBPyConnection, run_id: str, model: ModelShape | None) -> StepLoads:
@@ -76,27 +110,44 @@ def _asked(loads: StepLoads) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _peaked(
-    con: duckdb.DuckDBPyConnection, run_id: str, rows: pl.DataFrame, calibration: Calibration | None
-) -> pl.DataFrame:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Peaks:
+    """Rates of the run's devices: `main` is the run's main type, which `devices` has the rate of."""
+
+    main: str | None
+    devices: pl.DataFrame  # as sql/roofline_peaks.sql
+
+
+def _peaks(con: duckdb.DuckDBPyConnection, run_id: str) -> _Peaks:
+    devices = frame(con.sql(named_sql("roofline_peaks", "analyzers"), params={"run_id": run_id}))
+    return _Peaks(main=main_dtype(con, run_id), devices=devices)
+
+
+def _peaked(rows: pl.DataFrame, inputs: _Inputs) -> pl.DataFrame:
     """Adds peak_flops, peak_bandwidth and cache_bandwidth: the device's rates in the type of each row.
 
-    Devices hold the rate of the run's main type; a datasheet's rate in another type replaces it, nothing else can.
+    A datasheet's rate in another type than the run's main one replaces that, nothing else can. Copies from and to the
+    host have the link's rate where the datasheet has it, else none: the memory is not what they wait for.
     """
-    main = main_dtype(con, run_id)
-    devices = frame(con.sql(named_sql("roofline_peaks", "analyzers"), params={"run_id": run_id}))
+    main = inputs.peaks.main
+    products = pl.col("category").is_in(["gemm", "logits", "attention", "moe"]) & pl.col("flops").is_not_null()
+    rows = rows.with_columns(dtype=pl.coalesce("dtype", pl.when(products).then(pl.lit(main, dtype=pl.String))))
     cells = []
-    for rank, device, name, flops, bandwidth, source in devices.rows():
+    for rank, device, name, flops, bandwidth, source in inputs.peaks.devices.rows():
         sheet = _sheet(name, flops, main) if source == "datasheet" else None
         for dtype in rows["dtype"].unique().to_list():
             own = flops_of(sheet, dtype) if sheet is not None and dtype not in (None, main) else None
-            cells.append((rank, device, dtype, own or flops, bandwidth, source == "calibrated"))
+            link = sheet.pcie_bytes_s if sheet is not None else None
+            cells.append((rank, device, dtype, own or flops, bandwidth, source == "calibrated", link))
     names = {"rank": pl.Int32, "device": pl.Int32, "dtype": pl.String, "peak_flops": pl.Float64,
-             "peak_bandwidth": pl.Float64, "measured": pl.Boolean}  # fmt: skip
+             "peak_bandwidth": pl.Float64, "measured": pl.Boolean, "link": pl.Float64}  # fmt: skip
     peaks = pl.DataFrame(cells, schema=names, orient="row")
     peaked = rows.join(peaks, on=["rank", "device", "dtype"], how="left", nulls_equal=True, maintain_order="left")
-    cache = pl.Series(_cache_bandwidth(peaked["bytes"].fill_null(0).to_numpy(), calibration)).fill_nan(None)
-    return peaked.with_columns(cache_bandwidth=pl.when("measured").then(cache))
+    cache = pl.Series(_cache_bandwidth(peaked["bytes"].fill_null(0).to_numpy(), inputs.calibration)).fill_nan(None)
+    to_host = (pl.col("category") == "memcpy") & pl.col("name").str.contains(HOST_COPY).fill_null(value=False)
+    return peaked.with_columns(
+        cache_bandwidth=pl.when("measured").then(cache), peak_bandwidth=pl.when(to_host).then("link").otherwise("peak_bandwidth")
+    )  # fmt: skip
 
 
 def _cache_bandwidth(

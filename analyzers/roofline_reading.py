@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import polars as pl
 
-from analyzers.bounds import BOUNDS, classified, thresholds
+from analyzers.bounds import BOUNDS, HOST_COPY, classified, thresholds
+from analyzers.costs.shape import model_shape
 from analyzers.datasheet import flops_of
 from analyzers.hardware import NO_OVERRIDE, PeakOverride, calibration_of
-from traces.errors import NothingToAnalyze
+from traces.errors import NothingToAnalyze, UsageProblem
 from traces.store import TraceStore, frame, named_sql
 
 GROUPS: dict[str, list[str]] = {
@@ -41,7 +43,7 @@ def read_roofline(store: TraceStore, by: str = "category", peaks: PeakOverride =
             "dtype"
         ][0]
         devices = _overridden(devices, peaks, dtype)
-        rows = _judged_anew(rows, devices, empty_ns)
+        rows = _judged_anew(rows, devices, peaks, empty_ns)
     busy = max(int(rows["busy_ns"].sum()), 1)
     table = phase_rows(rows, devices) if by == "phase" else _grouped(rows, GROUPS[by], busy)
     known = rows.filter(pl.col("flops").is_not_null())
@@ -67,13 +69,23 @@ def _overridden(devices: pl.DataFrame, peaks: PeakOverride, dtype: str) -> pl.Da
     return changed.with_columns(ridge=pl.col("peak_flops") / pl.col("peak_bandwidth"))
 
 
-def _judged_anew(rows: pl.DataFrame, devices: pl.DataFrame, empty_ns: float | None) -> pl.DataFrame:
+def _judged_anew(
+    rows: pl.DataFrame, devices: pl.DataFrame, peaks: PeakOverride, empty_ns: float | None
+) -> pl.DataFrame:
+    """Verdicts against other peaks; a device given by name has a rate per type and a link to the host."""
     fresh = rows.drop("peak_flops", "peak_bandwidth", "bound", "side", "roof_fraction", "impossible")
-    fresh = fresh.join(
-        devices.select("rank", "device", "peak_flops", "peak_bandwidth"), on=["rank", "device"], how="left"
-    )
+    changed = devices.select("rank", "device", "peak_flops", "peak_bandwidth")
+    fresh = fresh.join(changed, on=["rank", "device"], how="left", maintain_order="left")
+    if peaks.device is not None and peaks.peak_flops is None:
+        rates = {dtype: flops_of(peaks.device, dtype) for dtype in rows["dtype"].drop_nulls().unique().to_list()}
+        own = pl.col("dtype").replace_strict(rates, default=None, return_dtype=pl.Float64)
+        fresh = fresh.with_columns(peak_flops=pl.coalesce(own, "peak_flops"))
+    link = None if peaks.device is None else peaks.device.pcie_bytes_s
+    to_host = (pl.col("category") == "memcpy") & pl.col("name").str.contains(HOST_COPY).fill_null(value=False)
+    rate = pl.when(to_host).then(pl.lit(link, dtype=pl.Float64)).otherwise("peak_bandwidth")
     none = pl.lit(None, dtype=pl.Float64)
-    return classified(fresh.with_columns(soft=pl.lit(False), least_bytes=none, cache_bandwidth=none), empty_ns)
+    fresh = fresh.with_columns(peak_bandwidth=rate, soft=pl.lit(False), least_bytes=none, cache_bandwidth=none)
+    return classified(fresh, empty_ns)
 
 
 def _sums(total_ns: int) -> list[pl.Expr]:
@@ -162,14 +174,10 @@ def _hints(store: TraceStore, rows: pl.DataFrame, devices: pl.DataFrame) -> list
             "no peaks are known for this device, so no ridge, side or bound: give --gpu NAME, or --peak-flops and --bandwidth, "
             "or measure it with `stepscope calibrate`"
         )
-    row = store.query(
-        "SELECT (config -> 'model_config') IS NOT NULL AS known FROM runs WHERE run_id = ?", [store.run_id]
-    )
     uncosted = int(rows.filter(pl.col("flops").is_null())["busy_ns"].sum()) / max(int(rows["busy_ns"].sum()), 1)
-    if not row["known"][0]:
-        hints.append(
-            "the model is not known: costs come from recorded operands only, and sliding windows are not seen; give --model-config"
-        )
+    model = _model_hint(store)
+    if model is not None:
+        hints.append(model)
     elif uncosted > MUCH_UNCOSTED:
         hints.append(
             f"{100 * uncosted:.0f} % of device time has no cost: neither operands, nor a place in a layer of this model. Record with "
@@ -180,3 +188,19 @@ def _hints(store: TraceStore, rows: pl.DataFrame, devices: pl.DataFrame) -> list
         [store.run_id, _DOUBTS],
     )
     return hints + messages["message"].to_list()
+
+
+def _model_hint(store: TraceStore) -> str | None:
+    """What is wrong with the model's configuration; None where it is known."""
+    without = "costs come from recorded operands only, and sliding windows are not seen"
+    config = store.query(
+        "SELECT CAST(config -> 'model_config' AS VARCHAR) AS text FROM runs WHERE run_id = ?", [store.run_id]
+    )
+    known = json.loads(config["text"][0] or "null")
+    if not isinstance(known, dict):
+        return f"the model is not known: {without}; give --model-config to `stepscope analyze`"
+    try:
+        model_shape(known, dtype=known.get("dtype") or known.get("torch_dtype"))
+    except UsageProblem as error:
+        return f"{error.message}: {without}"
+    return None

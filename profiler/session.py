@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +140,8 @@ def _write_manifest(manifest: RunManifest, run: RunDir) -> None:
         target = run.root / MANIFEST_NAME
         with contextlib.suppress(OSError):
             target.with_suffix(".json.part").unlink(missing_ok=True)
-        text = json.dumps(asdict(manifest)).encode()
+        # the calibration is the one large part, and can be measured again
+        text = json.dumps(asdict(replace(manifest, calibration=None))).encode()
         if len(text) <= target.stat().st_blocks * 512:
             with contextlib.suppress(OSError), target.open("r+b") as file:
                 file.write(text)

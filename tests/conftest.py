@@ -31,3 +31,11 @@ def sample_database(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., P
         return made[names]
 
     return database
+
+
+@pytest.fixture(scope="session")
+def llama_run(tmp_path_factory: pytest.TempPathFactory) -> object:
+    """One engine_llama.EngineRun of `llama-160m` for all tests that look at it."""
+    from engine_llama import llama_run
+
+    return llama_run(tmp_path_factory.mktemp("llama"))

@@ -255,7 +255,7 @@ def test_a_disk_that_is_full_for_ourselves(tmp_path: Path) -> None:
     """A file size limit on stepscope alone stands in for a full disk: requests.jsonl cannot grow."""
     run_dir = tmp_path / "run"
     script = f'ulimit -f 128; exec "{sys.executable}" -c "from cli import main; main()" "$@"'
-    arguments = ["profile", "--workload", "batch:n=200,prompt=32,output=4", "--model", "tiny", "--quiet",
+    arguments = ["profile", "--workload", "batch:n=200,prompt=32,output=4", "--model", "tiny", "--quiet", "--no-calibrate",
                  "--python", str(stub_python(tmp_path)), "--out", str(run_dir)]  # fmt: skip
     answer = subprocess.run(
         ["sh", "-c", script, "sh", *arguments], capture_output=True, text=True, timeout=120, check=False

@@ -55,11 +55,13 @@ def align(con: duckdb.DuckDBPyConnection, run_id: str, captures: pl.DataFrame) -
 def _operators(replays: pl.DataFrame, graphs: list[pl.DataFrame]) -> tuple[pl.DataFrame, list[float]]:
     """kernel_id with its operator, and the score of each distinct replay."""
     known: dict[tuple[int, int], _Aligned] = {}
+    places_of: dict[tuple[int, int], list[int]] = {}
     parts: list[pl.DataFrame] = []
     for _, step in replays.group_by("rank", "step_id", maintain_order=True):
-        key = (int(step["name"].hash().implode().hash()[0]), int(step["tokens"][0]))
+        kernels = int(step["name"].hash().implode().hash()[0])
+        key = (kernels, int(step["tokens"][0]))
         if key not in known:
-            known[key] = _best(step, graphs)
+            known[key] = _best(step, graphs, kernels, places_of)
         aligned = known[key]
         if aligned.score < GOOD_ALIGNMENT:
             continue
@@ -76,20 +78,26 @@ def _operators(replays: pl.DataFrame, graphs: list[pl.DataFrame]) -> tuple[pl.Da
     return (pl.concat(parts) if parts else pl.DataFrame(schema=schema)), [each.score for each in known.values()]
 
 
-def _best(step: pl.DataFrame, graphs: list[pl.DataFrame]) -> _Aligned:
+def _best(
+    step: pl.DataFrame, graphs: list[pl.DataFrame], kernels: int, places_of: dict[tuple[int, int], list[int]]
+) -> _Aligned:
     """The capture that explains the replay: large enough for its tokens, the same kernels, the smallest batch."""
     tokens, piecewise = int(step["tokens"][0]), step["graph_mode"][0] == "piecewise"
     names = step["name"].to_list()
-    best, best_key = _Aligned(), (-1.0, 0, 0)
-    for number, graph in enumerate(graphs):
-        batch = int(graph["batch"][0])
-        if batch < tokens:
-            continue
-        places = _places(names, graph["name"].to_list())
+    fitting = [number for number, graph in enumerate(graphs) if int(graph["batch"][0]) >= tokens]
+    alike = sorted(
+        fitting, key=lambda i: ((graphs[i]["mode"][0] == "PIECEWISE") != piecewise, int(graphs[i]["batch"][0]))
+    )
+    best = _Aligned()
+    for number in alike:  # the smallest batch that explains it is the one that ran
+        if (kernels, number) not in places_of:
+            places_of[kernels, number] = _places(names, graphs[number]["name"].to_list())
+        places = places_of[kernels, number]
         score = sum(place >= 0 for place in places) / len(names)
-        key = (round(score, 3), int((graph["mode"][0] == "PIECEWISE") == piecewise), -batch)
-        if key > best_key:
-            best, best_key = _Aligned(places=places, graph=number, score=score), key
+        if score > best.score:
+            best = _Aligned(places=places, graph=number, score=score)
+        if score >= GOOD_ALIGNMENT:
+            break
     return best
 
 

@@ -7,6 +7,7 @@ attention the projection of queries, keys and values, behind it the output proje
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -94,6 +95,13 @@ def _roles(model: ModelShape, seen: pl.DataFrame) -> pl.DataFrame:
 
     Engines fuse all, or leave queries, keys and values apart, or gate and up; the way that explains most gaps is taken.
     """
+    seen = seen.cast({"layer": pl.UInt32, "products": pl.Int64})
+    return max(_options(model), key=lambda option: seen.join(option, on=["layer", "products"], how="semi").height)
+
+
+@cache
+def _options(model: ModelShape) -> tuple[pl.DataFrame, ...]:
+    """Every way of fusing, as layer, products, product, role, k, n, bias."""
     names = {"layer": pl.UInt32, "products": pl.Int64, "product": pl.Int64, "role": pl.String, "k": pl.Int64, "n": pl.Int64,
              "bias": pl.Boolean}  # fmt: skip
     options = []
@@ -106,8 +114,7 @@ def _roles(model: ModelShape, seen: pl.DataFrame) -> pl.DataFrame:
                 for i, each in enumerate(found)
             ]
             options.append(pl.DataFrame(cells if model.latent is None else [], schema=names, orient="row"))
-    seen = seen.cast({"layer": pl.UInt32, "products": pl.Int64})
-    return max(options, key=lambda option: seen.join(option, on=["layer", "products"], how="semi").height)
+    return tuple(options)
 
 
 def _between(model: ModelShape, gap: int, *, qkv_apart: bool, gate_apart: bool) -> list[list[Product]]:

@@ -204,13 +204,15 @@ def _cache_heads(heads_q: int, key: Operand) -> int | None:
 
 
 def _whole_prompts(name: str, query: Operand, key: Operand) -> Call | None:
-    """Padded batches: aten::_flash_attention_forward has [batch, tokens, heads, d], the others heads first. Causal where
-    all tokens are new: decoder models."""
-    tokens_at, heads_at = (1, 2) if "flash_attention" in name else (2, 1)
+    """Padded batches: [batch, heads, tokens, d] (the scaled_dot_product family), [batch, tokens, heads, d] elsewhere.
+
+    Causal, the new tokens last: decoder models. A single new token sees the whole context.
+    """
+    tokens_at, heads_at = (2, 1) if "scaled_dot_product" in name else (1, 2)
     if len(key.dims) != 4 or query.size is None:
         return None
     batch, q, k, d = query.dims[0], query.dims[tokens_at], key.dims[tokens_at], query.dims[3]
-    pairs = batch * (q * k - (q * q / 2 if q == k and q > 1 else 0))
+    pairs = batch * (q * k - (q * q / 2 if q > 1 else 0))
     moved = batch * (2 * q * query.dims[heads_at] + 2 * k * key.dims[heads_at]) * d * query.size
     return Call(cost=Cost(flops=4 * query.dims[heads_at] * pairs * d, bytes=moved), dtype=query.dtype)
 

@@ -37,11 +37,14 @@ def operator_calls(groups: pl.DataFrame) -> dict[int, Call]:
     return found
 
 
-def of_one_rank(model: ModelShape | None, calls: Mapping[int, Call]) -> ModelShape | None:
-    """The model's share on a rank: recorded attention calls show how many query heads a rank has."""
+def of_one_rank(model: ModelShape | None, calls: Mapping[int, Call], *, may_be_shared: bool) -> ModelShape | None:
+    """The model's share on a rank: recorded attention calls show how many query heads a rank has.
+
+    None where they do not and `may_be_shared`: several ranks took part, and nothing says how they share the model.
+    """
     seen = {call.heads.heads_q for call in calls.values() if call.heads is not None}
     if model is None or len(seen) != 1 or model.latent is not None:
-        return model
+        return None if may_be_shared else model
     ranks, rest = divmod(model.heads_q, seen.pop())
     if rest or ranks < 2:
         return model

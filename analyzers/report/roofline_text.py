@@ -42,7 +42,7 @@ def roofline_lines(data: dict[str, Any], limit: int) -> list[str]:
             lines.append(f"  ({len(data['rows']) - limit:,} more; --limit or --json give them)")
     lines += ["", *_thresholds(data["thresholds"])]
     for hint in data["hints"]:
-        lines += textwrap.wrap(f"note: {shown(hint, 600)}", _WIDTH, subsequent_indent="  ")
+        lines += textwrap.wrap(f"note: {shown(hint, 600)}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     return lines
 
 
@@ -108,4 +108,4 @@ def _thresholds(values: dict[str, float]) -> list[str]:
         f"{values['latency_factor']:.0f}× an empty kernel ({duration(values['empty_kernel_ns'])}), else inefficient; above "
         f"{percent(values['impossible_roof_fraction'], 0)} impossible"
     )
-    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ")
+    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)

@@ -1,4 +1,4 @@
--- One row per valid device activity of a run, in the order of each device.
+-- One row per valid device activity of one block (cost_block) of a run, in the order of each device. $first_id and $last_id bound it.
 -- kernel_id, rank, device, stream, step_id   as in kernels
 -- gid            its group in cost_group
 -- op_start_ns    ns; start of the operator it is a segment of (CPU engines), NULL otherwise
@@ -17,10 +17,14 @@ WITH grouped AS (
         AND c.op_shapes IS NOT DISTINCT FROM CAST(k.op_shapes AS VARCHAR)
         AND c.op_dtypes IS NOT DISTINCT FROM CAST(k.op_dtypes AS VARCHAR)
         AND c.captured = coalesce(k.in_graph, false)
-    WHERE k.run_id = $run_id AND k.valid
+    WHERE k.run_id = $run_id AND k.valid AND k.kernel_id BETWEEN $first_id AND $last_id
+        AND CASE WHEN $block < 0 THEN k.step_id IS NULL ELSE k.step_id IN (SELECT step_id FROM cost_block WHERE block = $block) END
 ),
+reach AS (SELECT min(start_ns) - 10_000_000_000 AS low_ns, max(start_ns) AS high_ns FROM grouped WHERE kind = 'cpu_op'),
 opened AS (
-    SELECT rank, tid, name, start_ns, dur_ns FROM host_events WHERE run_id = $run_id AND kind = 'op'
+    SELECT rank, tid, name, start_ns, dur_ns
+    FROM host_events
+    WHERE run_id = $run_id AND kind = 'op' AND start_ns BETWEEN (SELECT low_ns FROM reach) AND (SELECT high_ns FROM reach)
 ),
 placed AS (
     SELECT g.kernel_id, o.start_ns AS op_start_ns, o.dur_ns AS op_dur_ns

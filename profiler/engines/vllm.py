@@ -11,6 +11,7 @@ from profiler.engines.base import HttpCall, Launch, flags, named
 HOOK_DIR = Path(__file__).resolve().parents[1] / "hooks" / "plugin"
 PLUGIN_NAME = "stepscope"
 CPU_KV_CACHE_GIB = "2"
+BINDING = "VLLM_CPU_OMP_THREADS_BIND"
 
 
 class Vllm:
@@ -47,6 +48,8 @@ class Vllm:
             env["HF_HUB_OFFLINE"] = "1"
         if launch.device_kind == "cpu" and "VLLM_CPU_KVCACHE_SPACE" not in inherited:
             env["VLLM_CPU_KVCACHE_SPACE"] = CPU_KV_CACHE_GIB
+        if launch.device_kind == "cpu" and BINDING in inherited:
+            env[BINDING] = inherited[BINDING]  # said again, so that calibration and manifest see what decides the roofs
         if launch.trace_dir is not None:
             env["VLLM_CUSTOM_SCOPES_FOR_PROFILING"] = "1"  # ranges of preparing, forward, sampling, bookkeeping
         if launch.ledger_dir is not None:

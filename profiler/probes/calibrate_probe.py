@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-MIN_REPEATS = 3
-MAX_REPEATS = 200
+MIN_REPEATS = 2
+MAX_REPEATS = 200  # per round
+ROUNDS = 4
 OVERRUN = 2.0  # a disturbed machine must not take for ever: fewer repeats then
 LEAST_S = 1.5  # of measuring, however long the import took
 SHARES = {"matrix": 0.55, "memory": 0.4, "launch": 0.05}
@@ -90,6 +91,17 @@ class Machine:
         return lambda: torch.nn.functional.linear(left, right)
 
 
+class Task:
+    """Something to be timed again and again: `amount` FLOP or bytes per call, and what it is."""
+
+    def __init__(self, row: dict[str, Any], work: Callable[[], object], calls: int, amount: int) -> None:
+        self.row, self.work, self.calls, self.amount = row, work, calls, amount
+        self.times: list[float] = []
+
+    def result(self) -> dict[str, Any]:
+        return {**self.row, **summary([self.amount / seconds for seconds in self.times])}
+
+
 def summary(rates: list[float]) -> dict[str, Any]:
     """Best, median and spread of rates."""
     ordered = sorted(rates)
@@ -98,7 +110,7 @@ def summary(rates: list[float]) -> dict[str, Any]:
     return {"best": ordered[-1], "median": median, "spread": spread, "repeats": len(ordered)}
 
 
-def matrix_rates(machine: Machine, dtypes: list[str], sizes: list[tuple[int, int, int]], seconds: float) -> list[Any]:
+def products(machine: Machine, dtypes: list[str], sizes: list[tuple[int, int, int]]) -> list[Task]:
     """Products per type and size. A type that this build or device cannot multiply is left out."""
     found = []
     for dtype in dtypes:
@@ -107,18 +119,17 @@ def matrix_rates(machine: Machine, dtypes: list[str], sizes: list[tuple[int, int
                 work = machine.matrices(dtype, m, k, n)
                 if work is None:
                     break
-                times = machine.times(work, 1, seconds / len(dtypes) / len(sizes))
+                machine.times(work, 1, 0.0)
             except (RuntimeError, NotImplementedError, AttributeError, TypeError):
                 break
-            found.append({"dtype": dtype, "m": m, "k": k, "n": n, **summary([2 * m * k * n / t for t in times])})
+            found.append(Task({"dtype": dtype, "m": m, "k": k, "n": n}, work, 1, 2 * m * k * n))
     return found
 
 
-def memory_rates(machine: Machine, working_sets: list[int], seconds: float) -> list[Any]:
+def streams(machine: Machine, working_sets: list[int]) -> list[Task]:
     """Reading one stream (a sum) or two (a dot product), and copying. Small sets are gone through several times per
     measurement, so that dispatch does not count."""
     torch, found = machine.torch, []
-    share = seconds / len(working_sets) / 3
     for size in working_sets:
         source = torch.ones(size // 4, device=machine.kind)
         first, second = source[: size // 8], source[size // 8 : size // 8 * 2]
@@ -129,11 +140,19 @@ def memory_rates(machine: Machine, working_sets: list[int], seconds: float) -> l
             "copy": partial(first.copy_, second),
         }
         for operation, work in operations.items():
-            times = machine.times(partial(repeat, work, calls), calls, share)
             # a copy reads one half of the set and writes the other
             row = {"operation": operation, "working_set_bytes": size}
-            found.append({**row, **summary([size / t for t in times])})
+            found.append(Task(row, partial(repeat, work, calls), calls, size))
     return found
+
+
+def in_turns(machine: Machine, shares: list[tuple[list[Task], float]]) -> None:
+    """Time every task of each list, so many seconds per list. All are gone through several times over: a disturbance of
+    a second then spoils a part of each task's repeats, and not all of one."""
+    for _ in range(ROUNDS):
+        for tasks, seconds in shares:
+            for task in tasks:
+                task.times += machine.times(task.work, task.calls, seconds / ROUNDS / len(tasks))
 
 
 def repeat(work: Callable[[], object], calls: int) -> None:
@@ -194,8 +213,8 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     sets = sorted({*(WORKING_SETS[kind][:KEPT_SHORT] if short else WORKING_SETS[kind]), largest_working_set(kind)})
     before = others()
     with machine.torch.inference_mode():
-        matrix = matrix_rates(machine, request["dtypes"][kind], sizes, seconds * SHARES["matrix"])
-        memory = memory_rates(machine, sets, seconds * SHARES["memory"])
+        matrix, memory = products(machine, request["dtypes"][kind], sizes), streams(machine, sets)
+        in_turns(machine, [(matrix, seconds * SHARES["matrix"]), (memory, seconds * SHARES["memory"])])
         launch = launch_ns(machine, seconds * SHARES["launch"])
     after = others()
     elapsed, busy, own = (late - early for late, early in zip(after, before, strict=True))
@@ -205,7 +224,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         "device_kind": "hip" if kind == "cuda" and hip else kind, "device_name": device_name(machine),
         "threads": machine.torch.get_num_threads() if kind == "cpu" else None,
         "torch_version": machine.torch.__version__,
-        "matrix": matrix, "memory": memory, "launch_ns": launch,
+        "matrix": [task.result() for task in matrix], "memory": [task.result() for task in memory], "launch_ns": launch,
         "others_cpu": others_cpu if others_cpu == others_cpu else None,  # noqa: PLR0124 - not a number where /proc has none
     }  # fmt: skip
 
