@@ -31,7 +31,8 @@ def classified(rows: pl.DataFrame, empty_kernel_ns: float | None = None) -> pl.D
     too fast for the memory but not for the caches came from these, and is measured against them. A soft cost that would
     need more than the device can was no cost of this row: it is set to NULL.
     """
-    rows = rows.with_columns(bytes=_routed())
+    rows = rows.with_columns(refuted=_refuted())
+    rows = rows.with_columns(bytes=pl.when("refuted").then(_most_bytes()).otherwise("bytes"))
     rows = rows.with_columns(roof_fraction=_fraction(pl.col("peak_bandwidth")))
     cached = (pl.col("roof_fraction") > IMPOSSIBLE_ROOF_FRACTION) & (
         pl.col("cache_bandwidth") > pl.col("peak_bandwidth")
@@ -55,12 +56,14 @@ def classified(rows: pl.DataFrame, empty_kernel_ns: float | None = None) -> pl.D
     short = pl.col("dur_ns") <= LATENCY_FACTOR * (EMPTY_KERNEL_NS if empty_kernel_ns is None else empty_kernel_ns)
     low = pl.when(short).then(pl.lit("latency")).otherwise(pl.lit("inefficient"))
     rows = rows.with_columns(side=side)
+    rows = _without_limits(rows, ridge)
+    judged = judged & ~pl.col("refuted")
     bound = (
         pl.when(pl.col("impossible").fill_null(value=False)).then(None)
         .when(pl.col("category") == "comm").then(pl.lit("comm"))
         .when(judged).then(pl.when(pl.col("roof_fraction") >= GOOD_ROOF_FRACTION).then(pl.col("side")).otherwise(low))
     )  # fmt: skip
-    return rows.with_columns(bound=bound)
+    return rows.with_columns(bound=bound).drop("refuted")
 
 
 def _fraction(bandwidth: pl.Expr) -> pl.Expr:
@@ -70,9 +73,24 @@ def _fraction(bandwidth: pl.Expr) -> pl.Expr:
     return pl.when(known & (pl.col("dur_ns") > 0)).then(roof_ns / pl.col("dur_ns"))
 
 
-def _routed() -> pl.Expr:
-    """Bytes of experts are expected ones. Where the device could not have read so many in the time it took, while it
-    could those of tokens that route alike, routing was not uniform: then what it could read at most is taken."""
-    most = pl.col("peak_bandwidth") * pl.col("dur_ns") / 1e9
-    refuted = (pl.col("bytes") > IMPOSSIBLE_ROOF_FRACTION * most) & (pl.col("least_bytes") <= most)
-    return pl.when(refuted.fill_null(value=False)).then(most).otherwise("bytes")
+def _most_bytes() -> pl.Expr:
+    """What the device could have moved at most in the time a row took."""
+    return pl.col("peak_bandwidth") * pl.col("dur_ns") / 1e9
+
+
+def _refuted() -> pl.Expr:
+    """Rows whose expected expert bytes the device could not have read, while it could those of tokens that route alike:
+    routing was not uniform, and how many experts were read is between the two."""
+    refuted = (pl.col("bytes") > IMPOSSIBLE_ROOF_FRACTION * _most_bytes()) & (pl.col("least_bytes") <= _most_bytes())
+    return refuted.fill_null(value=False)
+
+
+def _without_limits(rows: pl.DataFrame, ridge: pl.Expr) -> pl.DataFrame:
+    """Refuted rows keep the upper limit of their bytes (so their intensity is a lower one), and no share of the roof, which
+    would be 1 by construction. Their side is given where even the fewest bytes put them on the memory side."""
+    surely_memory = pl.col("flops") / pl.col("least_bytes") < ridge
+    side = pl.when(surely_memory).then(pl.lit("memory"))
+    return rows.with_columns(
+        side=pl.when("refuted").then(side).otherwise("side"),
+        roof_fraction=pl.when("refuted").then(None).otherwise("roof_fraction"),
+    )

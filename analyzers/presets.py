@@ -41,7 +41,7 @@ def model_config(name: str) -> dict[str, Any]:
         raise UsageProblem(
             f"unknown model {name}: neither a preset nor a file", hint=f"presets: {', '.join(preset_names())}"
         ) from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageProblem(f"{path} cannot be read as a configuration: {error}", hint="give a config.json") from error
     if not isinstance(config, dict):
         raise UsageProblem(f"{path} is not a JSON object", hint="give a Hugging Face config.json")

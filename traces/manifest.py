@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from traces.clock import MOST_NS
 from traces.errors import UnreadableInput
 
 MANIFEST_NAME = "manifest.json"
@@ -84,7 +86,9 @@ class RunManifest:
             return cls.from_dict(raw)
         except FileNotFoundError as error:
             raise UnreadableInput(f"{directory} has no {MANIFEST_NAME}", hint="give a run directory") from error
-        except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError, AttributeError) as error:
+        except OSError as error:
+            raise UnreadableInput(f"{path} cannot be read: {error.strerror}", hint="check the path") from error
+        except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
             raise UnreadableInput(f"{path} is not a manifest of a run: {error}", hint="was the file edited?") from error
 
     @classmethod
@@ -92,7 +96,28 @@ class RunManifest:
         """Build from decoded JSON; unknown keys of newer versions are ignored."""
         known = {item.name for item in fields(cls)}
         values = {key: value for key, value in raw.items() if key in known}
-        values["passes"] = [PassRecord(**item) for item in raw.get("passes", [])]
+        values["passes"] = [_checked(PassRecord(**item)) for item in raw.get("passes", [])]
         if raw.get("capture") is not None:
-            values["capture"] = CaptureWindow(**raw["capture"])
-        return cls(**values)
+            values["capture"] = _checked(CaptureWindow(**raw["capture"]))
+        return _checked(cls(**values))
+
+
+_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "int": int, "float": (int, float), "str": str, "list": list, "dict": dict,
+}  # fmt: skip
+_Record = TypeVar("_Record", PassRecord, CaptureWindow, RunManifest)
+
+
+def _checked(record: _Record) -> _Record:
+    """`record`, whose values came from a file. Raises TypeError where one is of another type than its field."""
+    for item in fields(record):
+        value, stated = getattr(record, item.name), str(item.type)
+        if value is None and stated.endswith("| None"):
+            continue
+        expected = _JSON_TYPES.get(re.split(r"[\[ ]", stated)[0])
+        if expected is None:  # a record of its own, checked when it was made
+            continue
+        whole = expected is not int or (not isinstance(value, bool) and -MOST_NS <= value <= MOST_NS)
+        if not isinstance(value, expected) or not whole:
+            raise TypeError(f"{item.name} is no {stated}")
+    return record

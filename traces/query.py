@@ -74,6 +74,7 @@ def _write_csv(result: duckdb.DuckDBPyConnection, names: list[str], stream: Text
 def _write_table(result: duckdb.DuckDBPyConnection, names: list[str], stream: TextIO) -> None:
     rows = result.fetchmany(_TABLE_ROWS + 1)
     cells = [[_cell(value) for value in row] for row in rows[:_TABLE_ROWS]]
+    names = [_cell(name) for name in names]
     widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(names)]
     stream.write("  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True)).rstrip() + "\n")
     for row in cells:

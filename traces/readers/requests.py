@@ -176,7 +176,10 @@ def _record(line: bytes) -> bytes | None:
     known = {key: value.get(key) for key in _LINE_SCHEMA}
     if not all(_fits(known[key], dtype) for key, dtype in _LINE_SCHEMA.items()):
         return None
-    return json.dumps(known).encode()
+    try:
+        return json.dumps(known, allow_nan=False, ensure_ascii=False).encode()
+    except ValueError:  # NaN in a column of text, half of a surrogate pair: Python reads both, nothing else does
+        return None
 
 
 def _fits(value: object, dtype: pl.DataType) -> bool:
