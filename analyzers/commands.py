@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from traces.commands import analysis_options
+
+if TYPE_CHECKING:
+    from traces.store import TraceStore
 
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
@@ -16,6 +20,19 @@ json_option = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """RUN: a .duckdb file or a run directory, `#run_id` behind it picks one of several runs."""
     return click.argument("run", metavar="RUN")(command)
+
+
+@contextmanager
+def opened(run: str) -> Iterator[TraceStore]:
+    """The store of RUN; what its recording cannot carry is said on stderr when the command is done."""
+    from analyzers import readings
+    from traces.store import TraceStore
+
+    with TraceStore.open(run) as store:
+        yield store
+        notes = readings.health_notes(store)
+    for line in notes:
+        click.echo(line, err=True)
 
 
 def echo_json(data: Any) -> None:
@@ -91,9 +108,8 @@ def steps(run: str, kind: str | None, limit: int, as_json: bool, as_csv: bool) -
     """Engine steps of RUN in order: kind, device time by phase with its interval, tokens."""
     from analyzers import readings
     from analyzers.report.readings_text import steps_lines
-    from traces.store import TraceStore
 
-    with TraceStore.open(run) as store:
+    with opened(run) as store:
         rows = readings.steps(store, kind)
     echo_rows(rows, lambda: steps_lines(rows, limit), as_json=as_json, as_csv=as_csv)
 
@@ -105,9 +121,8 @@ def phases(run: str, as_json: bool) -> None:
     """Device time, tokens and cost per token of prefill and decode, alone and mixed; what prefill does to decoding."""
     from analyzers import readings
     from analyzers.report.readings_text import phases_lines
-    from traces.store import TraceStore
 
-    with TraceStore.open(run) as store:
+    with opened(run) as store:
         data = readings.phases(store)
     echo_json(data) if as_json else click.echo("\n".join(phases_lines(data)))
 
@@ -124,9 +139,8 @@ def kernels(run: str, by: str, limit: int, as_json: bool, as_csv: bool) -> None:
     """Device time of RUN by kernel name, category, launching operator or step kind."""
     from analyzers import readings
     from analyzers.report.readings_text import kernels_lines
-    from traces.store import TraceStore
 
-    with TraceStore.open(run) as store:
+    with opened(run) as store:
         rows = readings.kernels(store, by)
     echo_rows(rows, lambda: kernels_lines(rows, by, limit), as_json=as_json, as_csv=as_csv)
 
@@ -163,12 +177,11 @@ def requests(run: str, slowest: int | None, request_id: str | None, pass_name: s
     """
     from analyzers.report.requests_text import request_lines, requests_lines
     from analyzers.requests import Selection, read_requests
-    from traces.store import TraceStore
 
     if slowest and request_id:
         raise click.UsageError("--slowest and --id exclude each other")
     selection = Selection(pass_name=pass_name, request_id=request_id, slowest=slowest or 5)
-    with TraceStore.open(run) as store:
+    with opened(run) as store:
         report = read_requests(store, selection)
     lines = request_lines if request_id else requests_lines
     echo_json(report.to_dict()) if as_json else click.echo("\n".join(lines(report)))
@@ -222,9 +235,8 @@ def roofline(run: str, by: str, limit: int, as_json: bool, **peaks: str | None) 
     from analyzers.hardware import peak_override
     from analyzers.report.roofline_text import roofline_lines
     from analyzers.roofline_reading import read_roofline
-    from traces.store import TraceStore
 
-    with TraceStore.open(run) as store:
+    with opened(run) as store:
         data = read_roofline(store, by, peak_override(**peaks))
     echo_json(data) if as_json else click.echo("\n".join(roofline_lines(data, limit)))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
 from traces.errors import NothingToAnalyze
+from traces.health import withheld
+from traces.printable import printable
 from traces.store import TraceStore, named_sql
 
 STEP_KINDS = ("prefill", "decode", "mixed", "other")
@@ -22,12 +25,25 @@ READINGS_VERSION = 1
 def steps(store: TraceStore, kind: str | None = None) -> pl.DataFrame:
     """One row per step, as in sql/steps_list.sql; `kind` keeps one kind. Raises NothingToAnalyze where there is none."""
     rows = store.named("steps_list", "analyzers", kind=kind)
+    rows = without_withheld(rows, "steps", withheld(store.connection, store.run_id))
     if not rows.height and not store.query("SELECT 1 FROM steps WHERE run_id = ? LIMIT 1", [store.run_id]).height:
         raise NothingToAnalyze(
             "no steps were found in this recording",
             hint="the engine wrote no labels, and neither frames nor a sampler show where a step begins; see `stepscope health`",
         )
     return rows
+
+
+def without_withheld(rows: pl.DataFrame, table: str, reasons: Mapping[str, str]) -> pl.DataFrame:
+    """The rows with every `*_ns` number of `table` that a health check withholds as NULL."""
+    gone = [name for name in rows.columns if f"{table}.{name}" in reasons or (table in reasons and name.endswith("_ns"))]
+    return rows.with_columns(pl.lit(None, dtype=rows.schema[name]).alias(name) for name in gone)
+
+
+def health_notes(store: TraceStore) -> list[str]:
+    """A line per thing the recording cannot carry, or only in part; nothing where every check is ok."""
+    rows = health(store).filter(pl.col("status") != "ok")
+    return [f"{row['status']}: {printable(row['message'])}" for row in rows.to_dicts()]
 
 
 def phases(store: TraceStore) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from traces.health import withheld
 from traces.store import TraceStore
 
 SUMMARY_VERSION = 1
@@ -36,22 +37,20 @@ class Summary:
 
 def summarize(store: TraceStore) -> Summary:
     """The summary of the store's run. Latency is taken from the control pass where there is one (capture slows)."""
-    withheld = _withheld(store)
+    reasons = withheld(store.connection, store.run_id)
     devices = store.query(
         "SELECT rank, device, name, vendor, window_start_ns, window_end_ns, busy_ns, idle_ns, unrecorded_ns "
         "FROM devices WHERE run_id = ? ORDER BY rank, device",
         [store.run_id],
     ).to_dicts()
-    if "devices.idle_ns" in withheld:
-        devices = [{**device, "idle_ns": None} for device in devices]
     latency = store.named("summary_latency", "analyzers").to_dicts()
     passes = {row["pass"] for row in latency}
     chosen = next((name for name in ("control", "profiled", None) if name in passes), None)
     overhead = store.named("summary_overhead", "analyzers").to_dicts()[0]
     return Summary(
         run=_run_facts(store),
-        devices=devices,
-        steps=store.named("summary_steps", "analyzers").to_dicts(),
+        devices=[_given(row, "devices", reasons) for row in devices],
+        steps=[_given(row, "steps", reasons) for row in store.named("summary_steps", "analyzers").to_dicts()],
         categories=store.named("summary_categories", "analyzers").to_dicts(),
         requests=store.named("summary_requests", "analyzers").to_dicts(),
         latency=latency,
@@ -62,7 +61,7 @@ def summarize(store: TraceStore) -> Summary:
             "ORDER BY status DESC, check_id, rank",
             [store.run_id],
         ).to_dicts(),
-        withheld=withheld,
+        withheld=reasons,
     )
 
 
@@ -75,11 +74,9 @@ def _run_facts(store: TraceStore) -> dict[str, Any]:
     return facts
 
 
-def _withheld(store: TraceStore) -> dict[str, str]:
-    """What the health checks withhold, by name of the number, with the check's message."""
-    rows = store.query(
-        "SELECT affects, message FROM health WHERE run_id = ? AND status = 'withheld'", [store.run_id]
-    ).to_dicts()
-    import json
-
-    return {name: row["message"] for row in rows for name in json.loads(row["affects"] or "[]")}
+def _given(row: dict[str, Any], table: str, reasons: dict[str, str]) -> dict[str, Any]:
+    """The row without the times that a health check withholds; the window itself stays."""
+    gone = {name for name in row if f"{table}.{name}" in reasons}
+    if table in reasons:
+        gone |= {name for name in row if name.endswith("_ns") and not name.startswith("window")}
+    return {name: None if name in gone else value for name, value in row.items()}

@@ -107,6 +107,13 @@ def test_environment_adds_to_what_is_there(tmp_path: Path) -> None:
     assert "VLLM_CPU_KVCACHE_SPACE" not in env
 
 
+def test_binding_is_said_again_where_it_decides_the_roofs(tmp_path: Path) -> None:
+    bound = {"VLLM_CPU_OMP_THREADS_BIND": "0-1"}
+    assert find_engine("vllm").environment(launch(tmp_path), bound).items() >= bound.items()
+    assert not find_engine("vllm").environment(launch(tmp_path), {}).keys() & bound.keys()
+    assert not find_engine("vllm").environment(launch(tmp_path, device_kind="cuda"), bound).keys() & bound.keys()
+
+
 def test_flags_and_unknown_engines() -> None:
     assert flags(("a=1", "--b=x=y", "c")) == ["--a", "1", "--b", "x=y", "--c"]
     with pytest.raises(UsageProblem) as caught:

@@ -8,7 +8,7 @@ NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 INT64_MAX = 2**63 - 1
-MOST_NS = 2**62  # the year 2116: what lies beyond is no time, and sums of two times stay within 64 bits
+MOST_NS = 2**62 - 1  # the year 2116: what lies beyond is no time, and between two times there are less than 2^63 ns
 
 _DECIMAL = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
 

@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 
 from traces import health, identity, ranks
+from traces.clock import MOST_NS
 from traces.errors import NothingToAnalyze, UnreadableInput
 from traces.inputs import InputFile, expand_inputs
 from traces.link import LinkContext, create_stage, link
@@ -22,7 +23,7 @@ from traces.readers.base import ReadOptions, ReadReport
 from traces.rows import first_row
 from traces.sink import StageSink
 from traces.sniff import reader_named
-from traces.store import writing
+from traces.store import named_sql, writing
 
 # DuckDB's share of memory; a reader's own buffers come on top of the first, linking has none.
 READ_MEMORY, LINK_MEMORY = "128MB", "128MB"
@@ -78,6 +79,7 @@ def ingest(paths: Sequence[str], target: Path, options: IngestOptions) -> Ingest
         if known is not None:
             report.run_id, report.already = known, True
             raise _AlreadyThere(report)
+        _leave_out_absurd_times(con, reads)
         _check_content(con, reads)
         run_id = manifest.run_id if manifest else f"run-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         report.run_id = identity.unique_run_id(con, run_id)
@@ -215,6 +217,17 @@ def _log_tables() -> tuple[str, ...]:
     from traces.readers.staging import LOG_TABLES
 
     return tuple(LOG_TABLES)
+
+
+def _leave_out_absurd_times(con: duckdb.DuckDBPyConnection, reads: Sequence[_Read]) -> None:
+    for read in reads:
+        if abs(read.report.base_ns) > MOST_NS:  # the events still have their order and distances
+            read.report.base_ns = 0
+        limits = {"src": read.src, "base_ns": read.report.base_ns, "most_ns": MOST_NS}
+        count = len(con.execute(named_sql("absurd_times"), limits).fetchall())
+        if count:
+            read.report.events -= count
+            read.report.dropped["absurd_time"] = count
 
 
 def _check_content(con: duckdb.DuckDBPyConnection, reads: Sequence[_Read]) -> None:

@@ -117,7 +117,8 @@ def _checked(record: _Record) -> _Record:
         expected = _JSON_TYPES.get(re.split(r"[\[ ]", stated)[0])
         if expected is None:  # a record of its own, checked when it was made
             continue
-        whole = expected is not int or (not isinstance(value, bool) and -MOST_NS <= value <= MOST_NS)
-        if not isinstance(value, expected) or not whole:
+        if not isinstance(value, expected) or isinstance(value, bool):
             raise TypeError(f"{item.name} is no {stated}")
+        if isinstance(value, int | float) and not -MOST_NS <= value <= MOST_NS:
+            raise ValueError(f"{item.name} is out of range")
     return record

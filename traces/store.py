@@ -50,8 +50,13 @@ def database_path(path: Path) -> Path:
                 f"{path} has no {DATABASE_NAME}", hint=f"make one: stepscope ingest {path} --out {inside}"
             )
         return inside
-    if not path.exists():
-        raise UnreadableInput(f"{path} does not exist", hint="give a run directory or a .duckdb file")
+    try:
+        path.stat()
+    except FileNotFoundError as error:
+        raise UnreadableInput(f"{path} does not exist", hint="give a run directory or a .duckdb file") from error
+    except (OSError, ValueError) as error:  # a name too long, a loop of links, a NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UnreadableInput(f"{path} cannot be reached: {reason}", hint="check the path") from error
     return path
 
 
@@ -74,7 +79,7 @@ class TraceStore:
         path = database_path(raw_path)
         try:
             connection = duckdb.connect(str(path), read_only=True, config=dict(_READ_SETTINGS))
-        except (duckdb.IOException, duckdb.SerializationException, duckdb.InvalidInputException) as error:
+        except duckdb.Error as error:  # a damaged file comes as nearly any of its kinds
             hint = "another stepscope may be writing it" if "lock" in str(error) else "make it with `stepscope ingest`"
             raise UnreadableInput(f"{path} is not a readable run database", hint=hint) from error
         try:
@@ -124,6 +129,26 @@ def table_names() -> list[str]:
     return [line.split()[2] for line in lines if line.startswith("CREATE TABLE ")]
 
 
+def columns() -> list[tuple[str, str]]:
+    """(table, column) of everything in schema.sql, in its order."""
+    found: list[tuple[str, str]] = []
+    table = ""
+    for line in schema_sql().splitlines():
+        if line.startswith("CREATE TABLE "):
+            table = line.split()[2]
+        elif line.startswith("    "):
+            found.append((table, line.split()[0]))
+    return found
+
+
+def _missing_columns(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    rows = connection.execute(
+        "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal"
+    ).fetchall()
+    known = set(rows)
+    return [f"{table}.{column}" for table, column in columns() if (table, column) not in known]
+
+
 def _select_run(connection: duckdb.DuckDBPyConnection, path: Path, run_id: str | None) -> str:
     try:
         rows = connection.execute("SELECT run_id FROM runs ORDER BY created_ns DESC, rowid DESC").fetchall()
@@ -133,6 +158,14 @@ def _select_run(connection: duckdb.DuckDBPyConnection, path: Path, run_id: str |
         raise UnreadableInput(
             f"{path} is not a run database of stepscope", hint="make it with `stepscope ingest`"
         ) from error
+    except duckdb.IOException as error:
+        raise UnreadableInput(f"{path} is damaged: {str(error).splitlines()[0]}", hint="ingest the recording again") from error
+    missing = _missing_columns(connection)
+    if missing:
+        raise UnreadableInput(
+            f"{path} lacks {', '.join(missing[:3])}{' and more' if len(missing) > 3 else ''}: another version of stepscope wrote it",
+            hint="ingest the recording again",
+        )
     known = [row[0] for row in rows]
     if not known:
         raise NothingToAnalyze(f"{path} holds no run", hint="add one with `stepscope ingest`")

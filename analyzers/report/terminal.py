@@ -43,26 +43,22 @@ def _health(summary: Summary) -> list[str]:
 
 
 def _devices(summary: Summary) -> list[str]:
+    if not summary.devices:
+        return []
     rows = []
     for item in summary.devices:
         window = item["window_end_ns"] - item["window_start_ns"]
-        idle = (
-            f"{duration(item['idle_ns'])} ({percent(share(item['idle_ns'], window))})"
-            if item["idle_ns"] is not None
-            else "withheld"
-        )
         rows.append([
-            f"rank {item['rank']} device {item['device']}", duration(window),
-            f"{duration(item['busy_ns'])} ({percent(share(item['busy_ns'], window))})", idle, duration(item["unrecorded_ns"]),
+            f"rank {item['rank']} device {item['device']}", duration(window), _of_window(item["busy_ns"], window),
+            _of_window(item["idle_ns"], window), duration(item["unrecorded_ns"]),
         ])  # fmt: skip
-    return (
-        [
-            "time of the device: window = busy + idle + unrecorded",
-            *table(["", "window", "busy", "idle", "unrecorded"], rows),
-        ]
-        if rows
-        else []
-    )
+    header = ["", "window", "busy", "idle", "unrecorded"]
+    return ["time of the device: window = busy + idle + unrecorded", *table(header, rows)]
+
+
+def _of_window(ns: int | None, window_ns: int) -> str:
+    """A part of the window with its share; device times are never unknown, only withheld."""
+    return "withheld" if ns is None else f"{duration(ns)} ({percent(share(ns, window_ns))})"
 
 
 def _steps(summary: Summary) -> list[str]:
@@ -116,7 +112,7 @@ def _latency(summary: Summary) -> list[str]:
         for term, title in _TERMS
         if (row := known.get(term))
     ]
-    source = f"{summary.latency_pass} pass" if summary.latency_pass else "all requests"
+    source = f"{shown(summary.latency_pass, 40)} pass" if summary.latency_pass else "all requests"
     return [f"latency at the client ({source})", *table(["", "p50", "p90", "p99", "n"], rows)]
 
 
@@ -125,7 +121,7 @@ def _requests(summary: Summary) -> list[str]:
         return []
     rows = [
         [
-            item["pass"] or "all", *(count(item[name]) for name in ("requests", "failed", "prompt_tokens", "cached_tokens")),
+            shown(item["pass"] or "all", 40), *(count(item[name]) for name in ("requests", "failed", "prompt_tokens", "cached_tokens")),
             percent(item["hit_ratio"]), count(item["output_tokens"]), rate(item["output_tokens_per_s"]),
         ]
         for item in summary.requests

@@ -53,15 +53,15 @@ class Machine:
         """Seconds per call of `work`, which makes `calls` of them, repeated for about `seconds`."""
         found: list[float] = []
         start = time.perf_counter()
-        self._timed(work)  # the first one also allocates and plans
         while len(found) < MAX_REPEATS:
             spent = time.perf_counter() - start
             if found and ((spent > seconds and len(found) >= MIN_REPEATS) or spent > OVERRUN * seconds):
                 break
-            found.append(self._timed(work) / calls)
+            found.append(self.timed(work) / calls)
         return found
 
-    def _timed(self, work: Callable[[], object]) -> float:
+    def timed(self, work: Callable[[], object]) -> float:
+        """Seconds that `work` takes, the device's part of it included."""
         if self.kind == "cpu":
             start = time.perf_counter()
             work()
@@ -119,7 +119,7 @@ def products(machine: Machine, dtypes: list[str], sizes: list[tuple[int, int, in
                 work = machine.matrices(dtype, m, k, n)
                 if work is None:
                     break
-                machine.times(work, 1, 0.0)
+                machine.timed(work)  # the first one also allocates and plans
             except (RuntimeError, NotImplementedError, AttributeError, TypeError):
                 break
             found.append(Task({"dtype": dtype, "m": m, "k": k, "n": n}, work, 1, 2 * m * k * n))
@@ -140,6 +140,7 @@ def streams(machine: Machine, working_sets: list[int]) -> list[Task]:
             "copy": partial(first.copy_, second),
         }
         for operation, work in operations.items():
+            machine.timed(work)
             # a copy reads one half of the set and writes the other
             row = {"operation": operation, "working_set_bytes": size}
             found.append(Task(row, partial(repeat, work, calls), calls, size))
@@ -152,7 +153,9 @@ def in_turns(machine: Machine, shares: list[tuple[list[Task], float]]) -> None:
     for _ in range(ROUNDS):
         for tasks, seconds in shares:
             for task in tasks:
-                task.times += machine.times(task.work, task.calls, seconds / ROUNDS / len(tasks))
+                share = seconds / len(tasks)
+                if sum(task.times) * task.calls < share:  # a slow one has had its share in fewer rounds
+                    task.times += machine.times(task.work, task.calls, share / ROUNDS)
 
 
 def repeat(work: Callable[[], object], calls: int) -> None:
@@ -164,6 +167,7 @@ def repeat(work: Callable[[], object], calls: int) -> None:
 def launch_ns(machine: Machine, seconds: float) -> float:
     """ns per smallest piece of work, back to back."""
     one = machine.torch.ones(1, device=machine.kind)
+    machine.timed(partial(one.add_, 0))
     times = machine.times(lambda: [one.add_(0) for _ in range(500)], 500, seconds)
     return sorted(times)[len(times) // 2] * 1e9
 

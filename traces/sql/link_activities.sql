@@ -4,7 +4,7 @@ CREATE TABLE stage.activity AS
 SELECT
     row_number() OVER (ORDER BY s.rank, e.ts + s.shift_ns, e.src, e.seq) AS kernel_id,
     s.rank,
-    coalesce(e.device, 0)::INTEGER AS device,
+    coalesce(try_cast(e.device AS INTEGER), 0) AS device,
     e.stream,
     CASE e.cat WHEN 1 THEN 'kernel' WHEN 2 THEN 'memcpy' ELSE 'memset' END AS kind,
     e.src,
