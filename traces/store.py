@@ -159,7 +159,9 @@ def _select_run(connection: duckdb.DuckDBPyConnection, path: Path, run_id: str |
             f"{path} is not a run database of stepscope", hint="make it with `stepscope ingest`"
         ) from error
     except duckdb.IOException as error:
-        raise UnreadableInput(f"{path} is damaged: {str(error).splitlines()[0]}", hint="ingest the recording again") from error
+        raise UnreadableInput(
+            f"{path} is damaged: {str(error).splitlines()[0]}", hint="ingest the recording again"
+        ) from error
     missing = _missing_columns(connection)
     if missing:
         raise UnreadableInput(
@@ -213,6 +215,11 @@ def writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 def _write_problem(error: duckdb.Error | OSError, target: Path) -> UsageProblem | None:
     """What kept `target` from being written; None where the error is none of the disk's."""
     text = str(error)
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return UsageProblem(
+            f"not enough memory to make {target}: {text.splitlines()[0]}",
+            hint="a name of many megabytes, or too little memory",
+        )
     if any(words in text for words in _FULL):
         return UsageProblem(f"the disk is full: cannot write {target}", hint="free space, or --out elsewhere")
     ours = isinstance(error, duckdb.IOException) or str(target.parent) in str(getattr(error, "filename", ""))

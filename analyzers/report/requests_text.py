@@ -57,7 +57,7 @@ def requests_lines(report: RequestsReport) -> list[str]:
 def request_lines(report: RequestsReport) -> list[str]:
     """The one request that was asked for."""
     row = report.requests[0]
-    facts = [f"pass {row['pass']}" if row["pass"] else None, row["status"]]
+    facts = [f"pass {shown(row['pass'], 40)}" if row["pass"] else None, shown(row["status"], 40)]
     if row["session_id"] is not None:
         turn = "" if row["turn"] is None else f", turn {row['turn']}"
         facts.append(f"session {shown(row['session_id'], 30)}{turn}")
@@ -83,10 +83,10 @@ def _joined(sections: tuple[list[str], ...]) -> list[str]:
 
 
 def _title(report: RequestsReport) -> list[str]:
-    shown = [row for row in report.passes if report.pass_name == ALL_PASSES or row["pass"] == report.pass_name]
-    total, failed = sum(row["requests"] for row in shown), sum(row["failed"] for row in shown)
-    which = f"{report.pass_name} pass" if report.pass_name not in (None, ALL_PASSES) else "all requests"
-    late = [row["lateness_p99_ns"] for row in shown if row["lateness_p99_ns"] is not None]
+    chosen = [row for row in report.passes if report.pass_name == ALL_PASSES or row["pass"] == report.pass_name]
+    total, failed = sum(row["requests"] for row in chosen), sum(row["failed"] for row in chosen)
+    which = f"{shown(report.pass_name, 40)} pass" if report.pass_name not in (None, ALL_PASSES) else "all requests"
+    late = [row["lateness_p99_ns"] for row in chosen if row["lateness_p99_ns"] is not None]
     text = f"{which} of {report.run_id}: {count(total)} requests, {count(failed)} failed"
     return [text + (f"; sent late by p99 {duration(max(late))}" if late else "")]
 
