@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traces.commands import analysis_options
+from traces.printable import for_stream
 
 if TYPE_CHECKING:
     from traces.store import TraceStore
@@ -93,7 +95,7 @@ def echo_rows(rows: Any, lines: Callable[[], list[str]], *, as_json: bool, as_cs
     if as_json:
         echo_json(rows.to_dicts())
     elif as_csv:
-        click.echo(rows.write_csv(), nl=False)
+        sys.stdout.write(for_stream(rows.write_csv(), sys.stdout))  # click.echo takes escape sequences out of data
     else:
         click.echo("\n".join(lines()))
 

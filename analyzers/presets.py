@@ -34,8 +34,9 @@ def model_config(name: str) -> dict[str, Any]:
     known = preset(name)
     if known is not None:
         return known
-    path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
+    path = Path(name)
     try:
+        path = path / "config.json" if path.is_dir() else path
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageProblem(

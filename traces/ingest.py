@@ -19,6 +19,7 @@ from traces.errors import NothingToAnalyze, UnreadableInput
 from traces.inputs import InputFile, expand_inputs
 from traces.link import LinkContext, create_stage, link
 from traces.manifest import MANIFEST_NAME, RunManifest
+from traces.printable import utf8
 from traces.readers.base import ReadOptions, ReadReport
 from traces.rows import first_row
 from traces.sink import StageSink
@@ -88,7 +89,7 @@ def ingest(paths: Sequence[str], target: Path, options: IngestOptions) -> Ingest
         ranks.arrange(con, report.run_id)
         link(con, _context(report.run_id, manifest))
         identity.describe_run(
-            con, report.run_id, manifest, options.name or (manifest.name if manifest else _name_of(paths))
+            con, report.run_id, manifest, utf8(options.name or (manifest.name if manifest else _name_of(paths)))
         )
         health.check(con, report.run_id)
         if options.finish is not None:
@@ -252,7 +253,7 @@ def _fill_sources(con: duckdb.DuckDBPyConnection, reads: Sequence[_Read]) -> Non
         report = read.report
         rank = report.rank if report.rank is not None else read.item.rank or 0
         rows.append([
-            read.src, str(read.item.path), read.item.path.name, read.item.role, report.format, report.sha256, read.item.bytes,
+            read.src, utf8(str(read.item.path)), utf8(read.item.path.name), read.item.role, report.format, report.sha256, read.item.bytes,
             rank, report.trace_id, report.base_ns, report.base_ns, report.events, json.dumps(report.kept),
             json.dumps(report.dropped), report.truncated, json.dumps(report.meta, default=str),
         ])  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from decimal import Decimal
@@ -11,7 +12,7 @@ from typing import Any, TextIO
 import duckdb
 
 from traces.errors import UsageProblem
-from traces.printable import printable
+from traces.printable import for_stream, printable
 from traces.store import TraceStore, table_names
 
 _BATCH_ROWS = 10_000
@@ -65,10 +66,15 @@ def _write_json(result: duckdb.DuckDBPyConnection, names: list[str], stream: Tex
 
 
 def _write_csv(result: duckdb.DuckDBPyConnection, names: list[str], stream: TextIO) -> None:
-    writer = csv.writer(stream, lineterminator="\n")
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(names)
+    stream.write(for_stream(buffer.getvalue(), stream))
     while rows := result.fetchmany(_BATCH_ROWS):
+        buffer.seek(0)
+        buffer.truncate()
         writer.writerows(["" if value is None else plain(value) for value in row] for row in rows)
+        stream.write(for_stream(buffer.getvalue(), stream))
 
 
 def _write_table(result: duckdb.DuckDBPyConnection, names: list[str], stream: TextIO) -> None:

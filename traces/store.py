@@ -43,13 +43,6 @@ def split_run(text: str) -> tuple[Path, str | None]:
 
 def database_path(path: Path) -> Path:
     """The database that `path` names: itself, or run.duckdb in a run directory."""
-    if path.is_dir():
-        inside = path / DATABASE_NAME
-        if not inside.exists():
-            raise UnreadableInput(
-                f"{path} has no {DATABASE_NAME}", hint=f"make one: stepscope ingest {path} --out {inside}"
-            )
-        return inside
     try:
         path.stat()
     except FileNotFoundError as error:
@@ -57,6 +50,13 @@ def database_path(path: Path) -> Path:
     except (OSError, ValueError) as error:  # a name too long, a loop of links, a NUL in the name
         reason = getattr(error, "strerror", None) or str(error)
         raise UnreadableInput(f"{path} cannot be reached: {reason}", hint="check the path") from error
+    if path.is_dir():
+        inside = path / DATABASE_NAME
+        if not inside.exists():
+            raise UnreadableInput(
+                f"{path} has no {DATABASE_NAME}", hint=f"make one: stepscope ingest {path} --out {inside}"
+            )
+        return inside
     return path
 
 
@@ -185,8 +185,12 @@ def writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     An existing database is copied first, so that what it holds stays and a failure (a full disk, ctrl-C) leaves it as
     it was. Atomicity comes from the rename: DuckDB's memory limit does not bound one large transaction.
     """
-    if target.is_dir() or not target.name:
-        raise UsageProblem(f"{target} is a directory", hint="give a file name that ends in .duckdb")
+    try:
+        if target.is_dir() or not target.name:
+            raise UsageProblem(f"{target} is a directory", hint="give a file name that ends in .duckdb")
+        before = _version(target)
+    except OSError as error:
+        raise UsageProblem(f"cannot write {target}: {error.strerror}", hint="choose another --out") from error
     scratch = target.with_name(f".{target.name}.part-{os.getpid()}")
     try:
         _prepare(target, scratch)
@@ -199,6 +203,10 @@ def writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             connection.execute("CHECKPOINT")
         finally:
             connection.close()
+        if _version(target) != before:
+            raise UsageProblem(
+                f"{target} was changed by another process meanwhile: nothing was written", hint="run the command again"
+            )
         scratch.replace(target)
     except duckdb.InterruptException as error:
         raise KeyboardInterrupt from error
@@ -209,7 +217,17 @@ def writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         raise problem from error
     finally:
         for leftover in (scratch, scratch.with_name(scratch.name + ".wal")):
-            leftover.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # where it could not be made, what kept it from that has been said
+                leftover.unlink(missing_ok=True)
+
+
+def _version(target: Path) -> tuple[int, int, int] | None:
+    """What tells one state of a file from the next: a run added by a second ingest must not be replaced unseen."""
+    try:
+        status = target.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _write_problem(error: duckdb.Error | OSError, target: Path) -> UsageProblem | None:

@@ -68,14 +68,16 @@ def _range(row: dict[str, Any]) -> str:
 
 def kernels_lines(rows: pl.DataFrame, by: str, limit: int) -> list[str]:
     """A line per group, at most `limit`."""
+    several = by in ("name", "op")  # groups that have a category of their own to show
     cells = [
         [
-            shown(row["name"], 58) if row["name"] is not None else "(no name)", row["category"] or "", count(row["activities"]),
-            duration(row["busy_ns"]), percent(row["share"]), duration(row["p50_ns"]), duration(row["p99_ns"]),
+            shown(row["name"], 58) if row["name"] is not None else "(no name)", *([row["category"] or ""] if several else []),
+            count(row["activities"]), duration(row["busy_ns"]), percent(row["share"]), duration(row["p50_ns"]), duration(row["p99_ns"]),
         ]
         for row in rows.head(limit).to_dicts()
     ]  # fmt: skip
-    lines = table([by, "category", "n", "busy", "share", "p50", "p99"], cells, left=2, indent="")
+    header = [by, *(["category"] if several else []), "n", "busy", "share", "p50", "p99"]
+    lines = table(header, cells, left=1 + several, indent="")
     if rows.height > limit:
         rest = rows["busy_ns"].tail(rows.height - limit).sum()
         lines.append(f"({rows.height - limit:,} more with {duration(float(rest))}; --limit, --json or --csv give them)")

@@ -177,8 +177,8 @@ def _record(line: bytes) -> bytes | None:
     if not all(_fits(known[key], dtype) for key, dtype in _LINE_SCHEMA.items()):
         return None
     try:
-        return json.dumps(known, allow_nan=False, ensure_ascii=False).encode()
-    except ValueError:  # NaN in a column of text, half of a surrogate pair: Python reads both, nothing else does
+        return json.dumps(known, allow_nan=False).encode()
+    except ValueError:  # NaN in a column of text, which Python alone reads
         return None
 
 

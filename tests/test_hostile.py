@@ -1,0 +1,216 @@
+"""Hostile or damaged input through the command line: an exit code of ours, two lines, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from trace_builder import DECODE, MS, US, RunBuilder, TraceBuilder
+
+import cli
+from traces.errors import UsageProblem
+from traces.ingest import IngestOptions, ingest_once
+
+Run = Callable[..., tuple[int, str, str]]
+FAR = ("9223372036854775.807", "4611686018427387.904")  # µs: the end of int64, and just beyond the year 2116
+ESCAPE = "\x1b[31mred\x07"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command line in an empty folder; anything but a clean exit fails the test."""
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([str(item) for item in arguments])
+        found = capsys.readouterr()
+        return int(stopped.value.code or 0), found.out, found.err
+
+    return invoke
+
+
+def trace(*, name: str = "gemm", **top: Any) -> TraceBuilder:
+    builder = TraceBuilder(rank=0, **top)
+    for step in range(3):
+        at = 100 * US * (step + 1)
+        builder.label(at, 50 * US, DECODE).launched(at + US, at + 10 * US, 20 * US, step + 1, name=name)
+    return builder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def served(folder: Path) -> Path:
+    builder = RunBuilder().request("a", 0, [2 * MS, 3 * MS], prompt=64)
+    builder.step(MS, 900 * US, [{"id": "cmpl-a-0-00c0ffee", "new": 64, "computed": 0, "prompt": 64}])
+    return builder.write(folder)
+
+
+@pytest.mark.parametrize("far", FAR)
+@pytest.mark.parametrize("key", ["ts", "dur"])
+def test_a_time_beyond_all_calendars_costs_its_event_only(run: Run, tmp_path: Path, key: str, far: str) -> None:
+    old = '"ts": 110.000' if key == "ts" else '"dur": 20.000'
+    (tmp_path / "t.json").write_text(trace().text().replace(old, f'"{key}": {far}', 1))
+    assert run("ingest", "t.json", "-q")[0] == 0
+    with duckdb.connect("t.duckdb", read_only=True) as con:
+        assert con.execute("SELECT count(*), sum(dur_ns)::BIGINT FROM kernels").fetchall() == [(2, 40 * US)]
+        (dropped,) = con.execute("SELECT dropped FROM sources").fetchone() or ("",)
+    assert json.loads(dropped) == {"absurd_time": 1}
+
+
+def test_an_absurd_clock_base_leaves_the_recording_its_own_clock(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(trace(baseTimeNanoseconds=2**63 - 1).text())
+    assert run("ingest", "t.json", "-q")[0] == 0
+    with duckdb.connect("t.duckdb", read_only=True) as con:
+        assert con.execute("SELECT clock, window_start_ns FROM runs").fetchall() == [("recording", 110 * US)]
+
+
+def test_nothing_but_absurd_times_is_nothing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(re.sub(r'"ts": [\d.]+', f'"ts": {FAR[0]}', trace().text()))
+    code, out, err = run("ingest", "t.json", "-q")
+    assert (code, out, names(tmp_path)) == (5, "", ["t.json"])
+    assert err.startswith("error: t.json: readable, but without a single usable event\nhint: ")
+
+
+def test_a_device_number_beyond_32_bits_is_device_0(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(trace().text().replace('"device": 0', '"device": 1000000000000'))
+    assert run("ingest", "t.json", "-q")[0] == 0
+    with duckdb.connect("t.duckdb", read_only=True) as con:
+        assert con.execute("SELECT device, busy_ns FROM devices").fetchall() == [(0, 60 * US)]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("created_ns", "x"), ("created_ns", 2**70), ("created_ns", True), ("created_ns", []), ("engine", 5), ("passes", 5),
+     ("capture", {"start_ns": "x", "end_ns": 1, "marked_by": "hook"}), ("hook_errors", "x")],
+)  # fmt: skip
+def test_a_manifest_with_wrong_types_is_refused(run: Run, tmp_path: Path, key: str, value: object) -> None:
+    path = served(tmp_path / "run") / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    code, _, err = run("ingest", "run", "-q")
+    assert (code, (tmp_path / "run" / "run.duckdb").exists()) == (3, False)
+    assert "manifest.json is not a manifest of a run: " in err and "\nhint: " in err
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"run_id": ' + "9" * 5000 + "}"], ids=["deep", "long-number"])
+def test_a_manifest_that_python_refuses_to_decode(run: Run, tmp_path: Path, text: str) -> None:
+    (served(tmp_path / "run") / "manifest.json").write_text(text)
+    assert run("ingest", "run", "-q")[0] == 3
+
+
+def test_a_request_record_no_parser_takes_is_dropped(run: Run, tmp_path: Path) -> None:
+    path = served(tmp_path / "run") / "requests.jsonl"
+    good = path.read_text()
+    path.write_text(good + good.replace('"session_id":null', '"session_id":NaN'))
+    assert run("ingest", "run", "-q")[0] == 0
+    with duckdb.connect("run/run.duckdb", read_only=True) as con:
+        assert con.execute("SELECT count(*) FROM requests").fetchall() == [(1,)]
+
+
+def test_the_name_of_a_pass_is_spelled_out(run: Run, tmp_path: Path) -> None:
+    path = served(tmp_path / "run") / "requests.jsonl"
+    path.write_text(path.read_text().replace('"pass":"profiled"', f'"pass":{json.dumps(ESCAPE)}'))
+    assert run("ingest", "run", "-q")[0] == 0
+    for command in ("summary", "requests"):
+        code, out, _ = run(command, "run")
+        assert (code, "\x1b" in out, "\\x1b[31mred" in out) == (0, False, True)
+
+
+def test_a_column_name_is_spelled_out(run: Run, tmp_path: Path) -> None:
+    trace().write(tmp_path / "t.json")
+    run("ingest", "t.json", "-q")
+    assert run("query", "t.duckdb", f'select 1 as "{ESCAPE}"')[1].splitlines()[0] == "\\x1b[31mred\\x07"
+
+
+@pytest.mark.parametrize(
+    "command", [("kernels", "t.duckdb", "--csv"), ("query", "t.duckdb", "select name from kernels", "--csv")]
+)
+def test_csv_is_exact_in_a_pipe_and_spelled_out_on_a_terminal(
+    run: Run, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    trace(name=ESCAPE).write(tmp_path / "t.json")
+    run("ingest", "t.json", "-q")
+    assert ESCAPE in run(*command)[1]  # exactly as in the recording
+    ours, theirs = pty.openpty()
+    script = Path(sys.executable).with_name("stepscope")
+    subprocess.run([script, *command], stdout=theirs, check=True, cwd=tmp_path)
+    os.close(theirs)
+    shown = os.read(ours, 100_000)
+    os.close(ours)
+    assert b"\x1b" not in shown and b"\\x1b[31mred" in shown
+
+
+@pytest.mark.parametrize("cut", ["half", "checksum", "table", "column"])
+def test_a_damaged_database_is_said_to_be_unreadable(run: Run, tmp_path: Path, cut: str) -> None:
+    trace().write(tmp_path / "t.json")
+    run("ingest", "t.json", "-q")
+    path = tmp_path / "t.duckdb"
+    raw = path.read_bytes()
+    if cut == "half":
+        path.write_bytes(raw[: len(raw) // 2])
+    elif cut == "checksum":
+        path.write_bytes(raw[:4096] + bytes(8192) + raw[12288:])
+    else:
+        with duckdb.connect(str(path)) as con:
+            con.execute("DROP TABLE steps" if cut == "table" else "ALTER TABLE steps DROP COLUMN kind")
+    before = path.read_bytes()
+    for command in (
+        ("summary", path),
+        ("query", path, "select * from kernels"),
+        ("analyze", path),
+        ("ingest", "t.json", "-o", path),
+    ):
+        code, _, err = run(*command)
+        assert (code, err.count("error: "), err.count("hint: ")) == (3, 1, 1), command
+    assert (path.read_bytes(), names(tmp_path)) == (before, ["t.duckdb", "t.json"])
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\x00b"], ids=["long", "nul"])
+def test_a_name_that_no_file_can_have(run: Run, name: str) -> None:
+    code, _, err = run("summary", name)
+    assert (code, "cannot be reached" in err) == (3, True)
+
+
+def test_a_file_whose_name_is_no_utf8(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.json")).write_text(trace().text())
+    assert run("ingest", "ranks", "-q")[0] == 0
+    with duckdb.connect("ranks.duckdb", read_only=True) as con:
+        assert con.execute("SELECT name FROM sources").fetchall() == [("\ufffd.json",)]
+
+
+@pytest.mark.parametrize("target", ["t.json/x.duckdb", "x" * 300], ids=["below-a-file", "long"])
+def test_a_target_that_cannot_be(run: Run, tmp_path: Path, target: str) -> None:
+    trace().write(tmp_path / "t.json")
+    code, _, err = run("ingest", "t.json", "-q", "-o", target)
+    assert (code, err.count("error: cannot write"), err.count("hint: "), names(tmp_path)) == (2, 1, 1, ["t.json"])
+
+
+def test_a_run_that_another_process_added_meanwhile_is_not_lost(tmp_path: Path) -> None:
+    target = tmp_path / "all.duckdb"
+    first, second = (str(trace(name=name).write(tmp_path / f"{name}.json")) for name in ("one", "two"))
+
+    def other(_con: object, _run_id: str) -> None:
+        script = Path(sys.executable).with_name("stepscope")
+        subprocess.run(
+            [script, "ingest", second, "-q", "-o", target, "--name", "second"], check=True, capture_output=True
+        )
+
+    with pytest.raises(UsageProblem, match="changed by another process meanwhile"):
+        ingest_once([first], target, IngestOptions(name="first", finish=other))
+    with duckdb.connect(str(target), read_only=True) as con:
+        assert con.execute("SELECT name FROM runs").fetchall() == [("second",)]
+    assert names(tmp_path) == ["all.duckdb", "one.json", "two.json"]
