@@ -92,7 +92,7 @@ def parse_rate(text: str, option: str) -> float:
     """'990T', '990 TFLOP/s', '3.35TB/s', '3350e9' as operations or bytes per second. Raises UsageProblem."""
     match = _RATE.fullmatch(text)
     if match is None:
-        example = "3.35TB/s" if option == "--bandwidth" else "990T"
+        example = "3.35TB/s" if option.endswith("bandwidth") else "990T"
         raise UsageProblem(f"{option} {text} is not a rate", hint=f"give a number with a unit, such as {example}")
     number, prefix, binary, _ = match.groups()
     power = "kmgtpe".find(prefix.lower()) + 1 if prefix else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -11,6 +12,7 @@ import polars as pl
 
 from analyzers import hardware, kernels, phases, requests, roofline
 from analyzers.costing.capture import align
+from analyzers.costs.parallel import Parallel, of_one_rank, stages_of
 from analyzers.costs.roof import Peaks
 from analyzers.costs.shape import ModelShape, model_shape
 from analyzers.hardware import NO_OVERRIDE, PeakOverride
@@ -80,22 +82,40 @@ def _remember(con: duckdb.DuckDBPyConnection, run_id: str, config: Mapping[str, 
 
 
 def _model(con: duckdb.DuckDBPyConnection, run_id: str, *, given: bool) -> ModelShape | None:
-    """The model's shape, divided over tensor-parallel ranks; None where the run does not say or it is not known."""
-    row = first_row(
-        con.execute(
-            "SELECT config -> 'model_config', config ->> '$.engine_facts.tensor_parallel_size' FROM runs WHERE run_id = ?",
-            [run_id],
-        )
-    )
+    """What one rank has of the model; None where the run does not say or it is not known."""
+    row = first_row(con.execute(
+        "SELECT config -> 'model_config', config -> 'engine_facts' FROM runs WHERE run_id = ?", [run_id],
+    ))  # fmt: skip
     if row is None or row[0] is None:
         return None
     config = json.loads(row[0])
     if not isinstance(config, dict):
         return None
+    facts = json.loads(row[1]) if row[1] else None
     try:
         shape = model_shape(config, dtype=config.get("dtype") or config.get("torch_dtype"))
+        return _of_one_rank(shape, facts if isinstance(facts, dict) else {})
     except UsageProblem:
         if given:
             raise
         return None
-    return shape.divided(int(row[1])) if row[1] and int(row[1]) > 1 else shape
+
+
+def _of_one_rank(shape: ModelShape, facts: Mapping[str, Any]) -> ModelShape | None:
+    """The shape's share by the engine's facts; a fact that is missing divides nothing.
+
+    None where ranks of one run hold different parts (uneven pipeline stages), and where experts compute tokens of
+    other replicas, which this run has no record of. Raises UsageProblem where the model cannot be divided so.
+    """
+    tensor, stages, replicas = (
+        int(facts.get(key) or 1) for key in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    )
+    shared = replicas > 1 or int(facts.get("data_parallel_rank") or 0) > 0
+    if shape.moe is not None and shared:
+        return None
+    expert = tensor if shape.moe is not None and facts.get("enable_expert_parallel") is True else 1
+    parallel = Parallel(tensor=tensor, pipeline=stages, expert=expert)
+    parts = stages_of(of_one_rank(shape, parallel), stages)
+    if len({(part.windows, part.moe_layers) for part in parts}) > 1:
+        return None
+    return replace(parts[0], last=True)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from analyzers.costs.comm import Transfer
 from analyzers.costs.work import Convention, Rates, Work
 from analyzers.prediction import (
     BatchFloor,
     Beside,
+    Communication,
+    Deployment,
     KvGrowth,
     MemoryNeed,
     PhaseFloor,
@@ -19,6 +22,7 @@ from analyzers.prediction import (
     Question,
     RidgeBatch,
     RulesOfThumb,
+    StageFloor,
     Turn,
 )
 
@@ -39,8 +43,8 @@ def predict(costs: Convention, rates: Rates, question: Question, *, device_bytes
     if question.price is not None:
         prices = Prices(
             per_device_hour=question.price,
-            prefill_per_million=_per_million(question, prefill.floor_s / question.prompt),
-            decode_per_million=_per_million(question, decode.floor_s / question.batch),
+            prefill_per_million=_per_million(question, prefill.period_s / question.prompt),
+            decode_per_million=_per_million(question, decode.period_s / question.batch),
         )
     growth = [KvGrowth(more=more, tokens=context + more, kv_bytes=costs.kv_bytes(context + more)) for more in KV_GROWTH]
     return Prediction(
@@ -48,13 +52,15 @@ def predict(costs: Convention, rates: Rates, question: Question, *, device_bytes
         peak_flops=rates.weights,
         peak_bandwidth=rates.bandwidth,
         ridge=rates.weights / rates.bandwidth,
-        prefill=_phase(prefill, question.prompt),
-        decode=_phase(decode, question.batch),
+        prefill=_phase(prefill, question.prompt, rates, question),
+        decode=_phase(decode, question.batch, rates, question),
         kv_bytes_per_token=costs.kv_bytes_per_token,
         kv_growth=tuple(growth),
         ridge_batch=_ridge_batch(costs, context, memory),
         batches=_batches(costs, question, memory),
         memory=memory,
+        stages=_stages(costs, prefill, decode),
+        deployment=_deployment(costs, question, memory),
         turns=_turns(costs, question),
         beside=_beside(costs, question),
         prices=prices,
@@ -62,12 +68,40 @@ def predict(costs: Convention, rates: Rates, question: Question, *, device_bytes
     )
 
 
-def _phase(work: Work, tokens: int) -> PhaseFloor:
+def _phase(work: Work, tokens: int, rates: Rates, question: Question) -> PhaseFloor:
     return PhaseFloor(
         tokens=tokens, flops=work.flops, bytes=work.bytes, intensity=work.intensity,
         weight_intensity=work.weight_intensity, ridge=work.ridge, side=work.side, compute_s=work.compute_s,
-        memory_s=work.memory_s, comm_s=work.comm_s, floor_s=work.floor_s, serial_s=work.serial_s,
-        tokens_per_s=tokens / work.floor_s,
+        memory_s=work.memory_s, comm_s=work.comm_s, comm_bytes=sum(each.bus_bytes for each in work.transfers),
+        communication=tuple(_communication(each, rates.link) for each in work.transfers), floor_s=work.floor_s,
+        period_s=work.period_s, serial_s=work.serial_s, tokens_per_s=question.data_parallel * tokens / work.period_s,
+    )  # fmt: skip
+
+
+def _communication(sent: Transfer, link: float | None) -> Communication:
+    return Communication(
+        purpose=sent.purpose, kind=sent.kind, ranks=sent.ranks, count=sent.count, message_bytes=sent.message_bytes,
+        bus_bytes=sent.bus_bytes, wire_bytes=sent.wire_bytes, floor_s=sent.floor_s(link),
+    )  # fmt: skip
+
+
+def _stages(costs: Convention, prefill: Work, decode: Work) -> tuple[StageFloor, ...]:
+    floors = zip(prefill.stage_s or (prefill.floor_s,), decode.stage_s or (decode.floor_s,), strict=True)
+    return tuple(
+        StageFloor(
+            stage=i, layers=stage.layers, weights_bytes=stage.weights_bytes,
+            kv_bytes_per_token=stage.kv_bytes_per_token, prefill_s=prefill_s, decode_s=decode_s,
+        )
+        for i, (stage, (prefill_s, decode_s)) in enumerate(zip(costs.stages, floors, strict=True))
+    )  # fmt: skip
+
+
+def _deployment(costs: Convention, question: Question, memory: MemoryNeed) -> Deployment:
+    requests = question.batch * question.pipeline_parallel
+    held, usable = requests * costs.kv_bytes(question.decode_context), memory.usable_bytes
+    return Deployment(
+        devices=question.parallel.devices, replicas=question.data_parallel, requests_in_flight=requests,
+        kv_bytes_in_flight=held, fits_in_flight=None if usable is None else memory.weights_bytes + held <= usable,
     )  # fmt: skip
 
 
@@ -118,9 +152,9 @@ def _batches(costs: Convention, question: Question, memory: MemoryNeed) -> tuple
         work, kv = costs.step(batch=batch, context=context), batch * costs.kv_bytes(context)
         usable = memory.usable_bytes
         found.append(BatchFloor(
-            batch=batch, tpot_s=work.floor_s, tokens_per_s=batch / work.floor_s, intensity=work.intensity,
+            batch=batch, tpot_s=work.floor_s, tokens_per_s=question.data_parallel * batch / work.period_s, intensity=work.intensity,
             side=work.side, kv_bytes=kv, fits=None if usable is None else memory.weights_bytes + kv <= usable,
-            price_per_million=_per_million(question, work.floor_s / batch) if question.price is not None else None,
+            price_per_million=_per_million(question, work.period_s / batch) if question.price is not None else None,
         ))  # fmt: skip
     return tuple(found)
 
@@ -170,5 +204,5 @@ def _rules(costs: Convention, rates: Rates, question: Question) -> RulesOfThumb:
 
 
 def _per_million(question: Question, seconds_per_token: float) -> float:
-    devices = question.tensor_parallel
+    devices = question.tensor_parallel * question.pipeline_parallel  # replicas cost and do as many times more
     return (question.price or 0.0) * devices / HOUR_S * seconds_per_token * 1e6

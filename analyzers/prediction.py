@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from analyzers.costs.parallel import Parallel
+
 PREFILL_BESIDE = (256, 1_024, 4_096)
 
 
@@ -16,6 +18,9 @@ class Question:
     batch: int = 1
     output: int = 128
     tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    expert_parallel: int = 1
+    data_parallel: int = 1
     turns: int | None = None
     per_turn: int = 200  # by how much the prompt grows from turn to turn, earlier answers included
     prefill_rate: float | None = None
@@ -30,10 +35,32 @@ class Question:
         """Tokens that a decoding request attends to."""
         return self.prompt if self.context is None else self.context
 
+    @property
+    def parallel(self) -> Parallel:
+        """How the model is divided."""
+        return Parallel(
+            tensor=self.tensor_parallel, pipeline=self.pipeline_parallel, expert=self.expert_parallel,
+            data=self.data_parallel,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Communication:
+    """Equal collectives of a step, over all stages of the pipeline. Bytes are of all of them and of one rank."""
+
+    purpose: str  # 'tensor' | 'dispatch' | 'combine' | 'pipeline'
+    kind: str
+    ranks: int
+    count: int
+    message_bytes: float  # of one
+    bus_bytes: float  # sent
+    wire_bytes: float  # sent and received
+    floor_s: float | None  # None: the link's rate is not known
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseFloor:
-    """One step of one phase on one device."""
+    """One step of one phase on one device; with pipeline stages, on one device of each in turn."""
 
     tokens: int
     flops: float
@@ -44,19 +71,22 @@ class PhaseFloor:
     side: str
     compute_s: float
     memory_s: float
-    comm_s: float
-    floor_s: float
+    comm_s: float | None  # None: the link's rate is not known, and the floor is without it
+    comm_bytes: float  # that a rank sends
+    communication: tuple[Communication, ...]
+    floor_s: float  # through all stages
+    period_s: float  # between two steps at least, with as many in flight as there are stages
     serial_s: float | None
-    tokens_per_s: float
+    tokens_per_s: float  # of all replicas, at one step per period
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFloor:
-    """Decode with `batch` requests."""
+    """Decode with `batch` requests per step and replica."""
 
     batch: int
     tpot_s: float
-    tokens_per_s: float
+    tokens_per_s: float  # of all replicas, at one step per period
     intensity: float
     side: str
     kv_bytes: float
@@ -78,7 +108,7 @@ class RidgeBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeed:
-    """Bytes on one device."""
+    """Bytes on one device; of a pipeline, no device needs more."""
 
     weights_bytes: float
     weights_read_s: float
@@ -90,6 +120,29 @@ class MemoryNeed:
     fits: bool | None
     kv_capacity_tokens: int | None
     kv_capacity_requests: int | None  # at the context asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFloor:
+    """One pipeline stage: what a device of it holds, and its part of the two steps."""
+
+    stage: int  # from 0
+    layers: float
+    weights_bytes: float
+    kv_bytes_per_token: float
+    prefill_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """All devices. A pipeline without bubbles needs a step in flight per stage, each with its own requests."""
+
+    devices: int
+    replicas: int
+    requests_in_flight: int  # of one replica
+    kv_bytes_in_flight: float  # on one device
+    fits_in_flight: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +216,8 @@ class Prediction:
     ridge_batch: RidgeBatch
     batches: tuple[BatchFloor, ...]
     memory: MemoryNeed
+    stages: tuple[StageFloor, ...]
+    deployment: Deployment
     turns: tuple[Turn, ...]
     beside: tuple[Beside, ...]
     prices: Prices | None

@@ -36,7 +36,9 @@ def steps(store: TraceStore, kind: str | None = None) -> pl.DataFrame:
 
 def without_withheld(rows: pl.DataFrame, table: str, reasons: Mapping[str, str]) -> pl.DataFrame:
     """The rows with every `*_ns` number of `table` that a health check withholds as NULL."""
-    gone = [name for name in rows.columns if f"{table}.{name}" in reasons or (table in reasons and name.endswith("_ns"))]
+    gone = [
+        name for name in rows.columns if f"{table}.{name}" in reasons or (table in reasons and name.endswith("_ns"))
+    ]
     return rows.with_columns(pl.lit(None, dtype=rows.schema[name]).alias(name) for name in gone)
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from analyzers.costs.configured import Configured
+from analyzers.costs.parallel import Parallel
 from analyzers.costs.shape import ModelShape, model_shape
 from analyzers.costs.textbook import Textbook, round_parameters
 from analyzers.costs.weights import weight_counts
 from analyzers.costs.work import Convention, Rates
 from analyzers.datasheet import Device, canonical_dtype, flops_of
-from analyzers.hardware import PeakOverride, peak_override
+from analyzers.hardware import PeakOverride, parse_rate, peak_override
 from analyzers.predict import predict
 from analyzers.prediction import Prediction, Question
 from analyzers.presets import model_config
@@ -46,6 +47,7 @@ class Scenario:
     quant: str | None = None
     kv_dtype: str | None = None
     parameters: float | None = None  # for the textbook's round number
+    link_bandwidth: float | None = None  # bytes/s to other devices, one direction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,9 @@ class Expectation:
     architecture: str
     device: str | None
     tensor_parallel: int
+    pipeline_parallel: int
+    expert_parallel: int
+    data_parallel: int
     dtype: str
     weights_dtype: str
     peak_source: str  # 'user' | 'datasheet' | 'textbook'
@@ -74,15 +79,17 @@ def expect(scenario: Scenario, question: Question) -> Expectation:
     book = device is not None and scenario.convention == "textbook" and dtype in device.textbook
     weights_dtype = _weights_dtype(scenario, device, dtype)
     rates = _rates(scenario, device, dtype, weights_dtype, book=book)
-    costs = _costs(scenario, shape, rates, question.tensor_parallel)
+    costs = _costs(scenario, shape, rates, question.parallel)
     if scenario.convention == "textbook":
         question = replace(question, memory_share=1.0)
     given = scenario.override.peak_flops is not None or scenario.override.bandwidth is not None
     return Expectation(
         model=scenario.model_name, architecture=shape.architecture, device=device.name if device else None,
-        tensor_parallel=question.tensor_parallel, dtype=dtype, weights_dtype=weights_dtype,
+        tensor_parallel=question.tensor_parallel, pipeline_parallel=question.pipeline_parallel,
+        expert_parallel=question.expert_parallel, data_parallel=question.data_parallel, dtype=dtype,
+        weights_dtype=weights_dtype,
         peak_source="user" if given else "textbook" if book else "datasheet",
-        notes=tuple(_notes(scenario, shape, device, dtype, weights_dtype, question)), question=question,
+        notes=tuple(_notes(scenario, shape, device, dtype, weights_dtype, question, rates.link)), question=question,
         prediction=predict(costs, rates, question, device_bytes=device.memory_bytes if device else None),
     )  # fmt: skip
 
@@ -97,6 +104,7 @@ def asked(words: Mapping[str, Any]) -> tuple[Scenario, Question]:
         config=model_config(words["model"]),
         override=peak_override(words.get("gpu"), words.get("peak_flops"), words.get("bandwidth")),
         parameters=counts.get("parameters"),
+        link_bandwidth=parse_rate(words["link_bandwidth"], "--link-bandwidth") if "link_bandwidth" in words else None,
         **{key: words[key] for key in ("convention", "dtype", "quant", "kv_dtype") if key in words},
     )
     return scenario, Question(**{key: value for key, value in {**words, **counts}.items() if key in asked_of})
@@ -147,7 +155,7 @@ def _rates(scenario: Scenario, device: Device | None, dtype: str, weights_dtype:
         raise UsageProblem(
             f"{device.name} has no matrix units for {dtype}", hint="give --dtype float16, or --peak-flops"
         )
-    return Rates(weights=weights, other=other, bandwidth=bandwidth, link=_link(device))
+    return Rates(weights=weights, other=other, bandwidth=bandwidth, link=scenario.link_bandwidth or _link(device))
 
 
 def _flops(device: Device | None, dtype: str) -> float | None:
@@ -161,18 +169,27 @@ def _link(device: Device | None) -> float | None:
     return device.link_bytes_s / 2 if device.link_bytes_s else device.pcie_bytes_s
 
 
-def _costs(scenario: Scenario, shape: ModelShape, rates: Rates, tensor_parallel: int) -> Convention:
+def _costs(scenario: Scenario, shape: ModelShape, rates: Rates, parallel: Parallel) -> Convention:
     tied = bool(scenario.config.get("tie_word_embeddings", False))
     if scenario.convention == "textbook":
         count = scenario.parameters or round_parameters(scenario.model_name) or weight_counts(shape, tied=tied).total
-        return Textbook(shape, rates, parameters=count, tensor_parallel=tensor_parallel)
+        if parallel.expert > 1:
+            raise UsageProblem("the textbook convention has no experts", hint="leave out --ep or --convention textbook")
+        parallel.check(shape)
+        return Textbook(shape, rates, parameters=count, parallel=parallel)
     if scenario.convention == "default":
-        return Configured(shape, rates, tied=tied, tensor_parallel=tensor_parallel)
+        return Configured(shape, rates, tied=tied, parallel=parallel)
     raise UsageProblem(f"unknown convention {scenario.convention}", hint=f"known: {', '.join(CONVENTIONS)}")
 
 
 def _notes(
-    scenario: Scenario, shape: ModelShape, device: Device | None, dtype: str, weights_dtype: str, question: Question
+    scenario: Scenario,
+    shape: ModelShape,
+    device: Device | None,
+    dtype: str,
+    weights_dtype: str,
+    question: Question,
+    link: float | None,
 ) -> list[str]:
     """What a reader should know of these numbers."""
     notes = []
@@ -183,14 +200,37 @@ def _notes(
             notes.append(f"uncertain: {cell} of {device.name if device else ''} ({remark})")
     if scenario.convention == "default" and shape.moe is not None:
         notes.append("experts: uniform routing is assumed; skewed routing reads fewer weights")
-    if question.tensor_parallel > 1:
-        link = _link(device)
-        told = "not counted (no link rate is known)" if link is None else f"counted at {link / 1e9:g} GB/s"
-        notes.append(f"all-reduces between {question.tensor_parallel} devices: {told}")
+    notes += _parallel_notes(scenario, device, question, link)
     if scenario.quant not in (None, "none") and weights_dtype == dtype:
         notes.append(f"products with {scenario.quant} weights compute in {dtype}")
     if question.decode_context > _longest(scenario.config, question.decode_context):
         notes.append(f"the context is longer than the model's {_longest(scenario.config, 0):,} tokens")
+    return notes
+
+
+def _parallel_notes(scenario: Scenario, device: Device | None, question: Question, link: float | None) -> list[str]:
+    """On what several devices add, and what was assumed of them."""
+    parallel, notes = question.parallel, []
+    if parallel.tensor > 1 or parallel.pipeline > 1 or parallel.expert > 1:
+        if scenario.convention == "textbook":
+            notes.append("communication between devices: not counted in this convention")
+        elif link is None:
+            notes.append(
+                "communication: bytes only, no floor has its time (the link is not known: give --link-bandwidth)"
+            )
+        else:
+            source = (
+                "given" if scenario.link_bandwidth else "PCIe" if device and not device.link_bytes_s else "datasheet"
+            )
+            uncertain = " (uncertain)" if source == "datasheet" and device and "link" in device.uncertain else ""
+            notes.append(f"communication: counted at {link / 1e9:g} GB/s ({source}){uncertain}, latency not counted")
+    if parallel.pipeline > 1:
+        notes.append(
+            f"pipeline: floors and TPOT pass through all {parallel.pipeline} stages; tokens/s is the limit without bubbles, "
+            f"{parallel.pipeline} steps in flight"
+        )
+    if parallel.shared_replicas > 1:
+        notes.append(f"experts: {parallel.shared_replicas} replicas with equal load at the same time are assumed")
     return notes
 
 

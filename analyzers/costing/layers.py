@@ -208,7 +208,7 @@ def _experts(model: ModelShape, rows: pl.DataFrame) -> pl.DataFrame:
     }
     size = model.activation_bytes
     combined, routed = (_numbers(others[name], "tokens") for name in ("combine", "route"))
-    outputs = combined * moe.top_k * model.hidden  # one per token and expert, to be summed up
+    outputs = combined * (moe.top_k / moe.ranks) * model.hidden  # one per token and expert, to be summed up
     single = single.with_columns(share=1 / pl.col("of"))
     return pl.concat([
         *(_result(part, _expert_product(model, part, up), least=_expert_product(model, part, up, least=True))
@@ -224,8 +224,10 @@ def _expert_product(model: ModelShape, part: pl.DataFrame, ups: tuple[bool, ...]
     if moe is None:
         raise AssertionError(model.architecture)
     tokens = _numbers(part, "tokens")
-    rows = tokens * moe.top_k
+    rows = tokens * (moe.top_k / moe.ranks)
     distinct = float(moe.top_k) if least else expected_experts(tokens, moe.experts, moe.top_k)
+    if moe.ranks > 1:  # a rank with none of the experts reached reads nothing
+        distinct = 0.0 if least else distinct / moe.ranks
     weights = sum(model.hidden * moe.width * (2 if up and model.gated else 1) for up in ups)
     passed = rows * (model.hidden + moe.width) * model.activation_bytes * len(ups)
     return Cost(flops=2 * rows * weights, bytes=distinct * weights * model.expert_bytes + passed)
@@ -233,7 +235,7 @@ def _expert_product(model: ModelShape, part: pl.DataFrame, ups: tuple[bool, ...]
 
 def _activations(model: ModelShape, rows: pl.DataFrame) -> pl.DataFrame:
     sparse = np.array([False, *model.moe_layers])[rows["layer"].to_numpy()]
-    routed = model.moe.top_k * model.moe.width if model.moe is not None else 0
+    routed = model.moe.top_k / model.moe.ranks * model.moe.width if model.moe is not None else 0
     width = np.where(sparse, routed, model.intermediate).astype(np.float64)
     cost = activation(_numbers(rows, "tokens") * width, 1, gated=model.gated, element_bytes=model.activation_bytes)
     return _result(rows.with_columns(share=1 / pl.len().over(_GAP)), cost)

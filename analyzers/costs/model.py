@@ -11,7 +11,7 @@ from analyzers.costs.attention import PhaseLoad, attention, kv_write, latent_att
 from analyzers.costs.cost import NOTHING, Cost, Quantity
 from analyzers.costs.gemm import gemm
 from analyzers.costs.logits import embedding, logits, sampling
-from analyzers.costs.moe import experts_mlp
+from analyzers.costs.moe import expected_experts, experts_mlp
 from analyzers.costs.norms import activation, layer_norm, rms_norm, rotary, stream
 from analyzers.costs.roof import Peaks, roof_time_ns
 from analyzers.costs.shape import ModelShape
@@ -139,12 +139,14 @@ def _kv_cache(model: ModelShape, prefill: PhaseLoad, decode: PhaseLoad) -> list[
 
 
 def _moe(model: ModelShape, prefill: PhaseLoad, decode: PhaseLoad) -> list[Cost]:
-    if model.moe is None:
+    moe = model.moe
+    if moe is None:
         return []
+    tokens = (prefill.tokens + decode.tokens) * moe.replicas  # that all expert ranks compute together
     one = experts_mlp(
-        prefill.tokens + decode.tokens, hidden=model.hidden, width=model.moe.width, experts=model.moe.experts,
-        top_k=model.moe.top_k, gated=model.gated, activation_bytes=model.activation_bytes,
-        weight_bytes=model.expert_bytes,
+        tokens / moe.ranks, hidden=model.hidden, width=moe.width, experts=moe.experts, top_k=moe.top_k,
+        gated=model.gated, activation_bytes=model.activation_bytes, weight_bytes=model.expert_bytes,
+        reached=expected_experts(tokens, moe.experts, moe.top_k) / moe.ranks,
     )  # fmt: skip
     return [one.times(sum(model.moe_layers))]
 
@@ -152,7 +154,7 @@ def _moe(model: ModelShape, prefill: PhaseLoad, decode: PhaseLoad) -> list[Cost]
 def _norm(model: ModelShape, prefill: PhaseLoad, decode: PhaseLoad) -> list[Cost]:
     rows, size = prefill.tokens + decode.tokens, model.activation_bytes
     each = layer_norm if model.layer_norm else rms_norm
-    found = [each(rows, model.hidden, element_bytes=size).times(model.norms_per_layer * model.layers + 1)]
+    found = [each(rows, model.hidden, element_bytes=size).times(model.norms_per_layer * model.layers + model.last)]
     if model.qk_norm:
         heads = rows * (model.heads_q + model.heads_kv)
         found.append(rms_norm(heads, model.dim_qk, element_bytes=size, residual=False).times(model.layers))
@@ -165,7 +167,8 @@ def _activation(model: ModelShape, prefill: PhaseLoad, decode: PhaseLoad) -> lis
     work = [(rows, model.intermediate, model.dense_layers)]
     if model.moe is not None:
         sparse = sum(model.moe_layers)
-        work += [(rows, model.moe.shared_width, sparse), (rows * model.moe.top_k, model.moe.width, sparse)]
+        routed = rows * model.moe.top_k * model.moe.replicas / model.moe.ranks
+        work += [(rows, model.moe.shared_width, sparse), (routed, model.moe.width, sparse)]
     return [
         activation(each, width, gated=model.gated, element_bytes=model.activation_bytes).times(count)
         for each, width, count in work
@@ -189,14 +192,18 @@ def _elementwise(model: ModelShape, prefill: PhaseLoad, decode: PhaseLoad) -> li
 
 def _logits(model: ModelShape, prefill: PhaseLoad, decode: PhaseLoad) -> list[Cost]:
     rows, size = prefill.sampled_rows + decode.sampled_rows, model.activation_bytes
+    if not model.last:
+        return []
     return [logits(rows, model.hidden, model.vocab, activation_bytes=size, weight_bytes=size)]
 
 
 def _sampling(model: ModelShape, prefill: PhaseLoad, decode: PhaseLoad) -> list[Cost]:
-    return [sampling(prefill.sampled_rows + decode.sampled_rows, model.vocab)]
+    return [sampling(prefill.sampled_rows + decode.sampled_rows, model.vocab)] if model.last else []
 
 
 def _embedding(model: ModelShape, prefill: PhaseLoad, decode: PhaseLoad) -> list[Cost]:
+    if not model.first:
+        return []
     return [embedding(prefill.tokens + decode.tokens, model.hidden, element_bytes=model.activation_bytes)]
 
 

@@ -19,6 +19,8 @@ class MoeShape:
     width: int  # of one routed expert
     shared_width: int = 0  # of all shared experts together
     bias: bool = False
+    ranks: int = 1  # that the routed experts are divided over, whole ones each
+    replicas: int = 1  # whose tokens meet at these ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class LatentShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Widths, counts and element sizes. On several ranks: what one rank holds (see `divided`)."""
+    """Widths, counts and element sizes. On several ranks: what one rank holds (see `divided`, `parallel.stages_of`)."""
 
     architecture: str
     hidden: int
@@ -45,6 +47,8 @@ class ModelShape:
     intermediate: int
     windows: tuple[int | None, ...]  # per layer; None: sees the whole context
     moe_layers: tuple[bool, ...]  # per layer
+    first: bool = True  # of the pipeline's stages: has the embedding
+    last: bool = True  # has the final norm, the head and the sampler
     moe: MoeShape | None = None
     latent: LatentShape | None = None
     gated: bool = True

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 
+from analyzers.costs.parallel import Parallel
 from analyzers.costs.shape import ModelShape
-from analyzers.costs.work import Rates, Work
+from analyzers.costs.work import Rates, Stage, Work
 
 WEIGHT_BYTES = 2
 _ROUND = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([bm])(?![a-z])", re.IGNORECASE)
@@ -23,15 +24,22 @@ def round_parameters(name: str) -> float | None:
 
 
 class Textbook:
-    """Costs by the rules above."""
+    """Costs by the rules above. Several devices divide everything evenly, and nothing is sent. `parallel` was checked."""
 
     name = "textbook"
 
-    def __init__(self, model: ModelShape, rates: Rates, *, parameters: float, tensor_parallel: int = 1) -> None:
-        self._layers, self._hidden, self._rates, self._devices = model.layers, model.hidden, rates, tensor_parallel
+    def __init__(self, model: ModelShape, rates: Rates, *, parameters: float, parallel: Parallel) -> None:
+        self._layers, self._hidden, self._rates = model.layers, model.hidden, rates
+        self._devices, self._stages = parallel.tensor, parallel.pipeline
+        divided = self._devices * self._stages
         self.parameters = self.active_parameters = parameters
-        self.weights_bytes = WEIGHT_BYTES * parameters / tensor_parallel
-        self.kv_bytes_per_token = model.layers * model.kv_width * WEIGHT_BYTES / tensor_parallel
+        self.weights_bytes = WEIGHT_BYTES * parameters / divided
+        self.kv_bytes_per_token = model.layers * model.kv_width * WEIGHT_BYTES / divided
+        stage = Stage(
+            layers=model.layers / self._stages, weights_bytes=self.weights_bytes,
+            kv_bytes_per_token=self.kv_bytes_per_token,
+        )  # fmt: skip
+        self.stages = (stage,) * self._stages
 
     def kv_bytes(self, context: int) -> float:
         """Cache of one request."""
@@ -44,11 +52,13 @@ class Textbook:
         seen = prefill * (before + prefill) + batch * context
         flops = self._layers * (tokens * layer + 4 * seen * self._hidden) / self._devices
         held = self.kv_bytes(before + prefill if prefill else 0) + batch * self.kv_bytes(context)
-        moved = self.weights_bytes + held
+        moved = self._stages * (self.weights_bytes + held)
+        compute_s, memory_s = flops / self._rates.weights, moved / self._rates.bandwidth
+        each = max(compute_s, memory_s) / self._stages
         return Work(
             flops=flops, bytes=moved, weight_flops=self._layers * tokens * layer / self._devices,
             weight_bytes=self._layers * layer / 2 * WEIGHT_BYTES / self._devices,
-            compute_s=flops / self._rates.weights, memory_s=moved / self._rates.bandwidth,
+            compute_s=compute_s, memory_s=memory_s, stage_s=(each,) * self._stages if self._stages > 1 else (),
         )  # fmt: skip
 
     def request_flops(self, prompt: int, output: int) -> float:

@@ -35,7 +35,10 @@ class WeightCounts:
 
 
 def weight_counts(model: ModelShape, *, tied: bool) -> WeightCounts:
-    """Of a model, or of one rank's share of it; `tied`: the head is the embedding's matrix."""
+    """Of a model, or of one rank's share of it; `tied`: the head is the embedding's matrix.
+
+    Of pipeline stages the first has the embedding and the last the head, where it is tied a copy of the embedding.
+    """
     matrices = 3 if model.gated else 2
     sparse = sum(model.moe_layers)
     linear = model.layers * _attention(model) + model.dense_layers * matrices * model.hidden * model.intermediate
@@ -43,11 +46,13 @@ def weight_counts(model: ModelShape, *, tied: bool) -> WeightCounts:
     if model.moe is not None:
         one = matrices * model.hidden * model.moe.width
         linear += sparse * model.hidden * (model.moe.experts + matrices * model.moe.shared_width)
-        experts, active = sparse * model.moe.experts * one, sparse * model.moe.top_k * one
+        experts = sparse * model.moe.experts / model.moe.ranks * one
+        active = sparse * model.moe.top_k / model.moe.ranks * one
     table = float(model.vocab * model.hidden)
     return WeightCounts(
-        linear=linear, experts=experts, active_experts=active, embedding=table, head=0.0 if tied else table,
-        norms=_norms_and_biases(model),
+        linear=linear, experts=experts, active_experts=active, norms=_norms_and_biases(model),
+        embedding=table if model.first or (tied and model.last) else 0.0,
+        head=table if model.last and not tied else 0.0,
     )  # fmt: skip
 
 
@@ -66,7 +71,7 @@ def _attention(model: ModelShape) -> float:
 
 def _norms_and_biases(model: ModelShape) -> float:
     per_norm = model.hidden * (2 if model.layer_norm else 1)
-    layer = model.norms_per_layer * per_norm + (2 * model.dim_qk if model.qk_norm else 0)
+    layer: float = model.norms_per_layer * per_norm + (2 * model.dim_qk if model.qk_norm else 0)
     if model.latent is not None:
         layer += model.latent.q_rank + model.latent.kv_rank
     if model.qkv_bias:
@@ -75,5 +80,6 @@ def _norms_and_biases(model: ModelShape) -> float:
         layer += model.hidden
     if model.moe is not None and model.moe.bias:
         gates = 2 if model.gated else 1
-        layer += model.moe.experts * (gates * model.moe.width + model.hidden + 1)
-    return float(model.layers * layer + per_norm)
+        per_expert = gates * model.moe.width + model.hidden
+        layer += model.moe.experts * (per_expert / model.moe.ranks + 1)
+    return float(model.layers * layer + per_norm * model.last)

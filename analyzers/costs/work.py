@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from analyzers.costs.comm import Transfer
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
@@ -18,7 +20,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One step on one device."""
+    """One step on one device; of a pipeline, on one device of each stage in turn, and sums over these."""
 
     flops: float
     bytes: float
@@ -26,13 +28,22 @@ class Work:
     weight_bytes: float
     compute_s: float
     memory_s: float
-    comm_s: float = 0.0
+    transfers: tuple[Transfer, ...] = ()
+    comm_s: float | None = 0.0  # None where there are transfers and the link's rate is not known
+    stage_s: tuple[float, ...] = ()  # floors of the pipeline's stages, where there are several
     serial_s: float | None = None  # kernels one after another, each at its own roof; None where not modelled
 
     @property
     def floor_s(self) -> float:
         """No step of this work is faster: the slower of computing and reading, and what is sent in between."""
-        return max(self.compute_s, self.memory_s) + self.comm_s
+        if self.stage_s:
+            return sum(self.stage_s)
+        return max(self.compute_s, self.memory_s) + (self.comm_s or 0.0)
+
+    @property
+    def period_s(self) -> float:
+        """No pipeline completes such steps at shorter intervals, however many are in flight: the slowest stage's floor."""
+        return max(self.stage_s, default=self.floor_s)
 
     @property
     def intensity(self) -> float:
@@ -55,12 +66,22 @@ class Work:
         return "compute" if self.compute_s >= self.memory_s else "memory"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What one device of a pipeline stage holds."""
+
+    layers: float
+    weights_bytes: float
+    kv_bytes_per_token: float
+
+
 class Convention(Protocol):
-    """A way of counting. Steps are one device's share."""
+    """A way of counting. Steps are one device's share. Sizes are one device's, of a pipeline the most of any stage's."""
 
     name: str
-    kv_bytes_per_token: float  # of one device
-    weights_bytes: float  # of one device
+    stages: tuple[Stage, ...]
+    kv_bytes_per_token: float
+    weights_bytes: float
     parameters: float  # of the whole model
     active_parameters: float  # what one token is computed with
 
@@ -69,7 +90,7 @@ class Convention(Protocol):
         ...
 
     def kv_bytes(self, context: int) -> float:
-        """Cache of one request with `context` tokens."""
+        """Cache of one request with `context` tokens, on one device."""
         ...
 
     def request_flops(self, prompt: int, output: int) -> float:

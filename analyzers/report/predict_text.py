@@ -16,7 +16,7 @@ def predict_lines(expected: Expectation) -> list[str]:
     """All tables, top to bottom."""
     found = expected.prediction
     sections: tuple[Callable[[Expectation, Prediction], list[str]], ...] = (
-        _phases, _memory, _batches, _beside, _turns, _sums,
+        _phases, _communication, _stages, _memory, _batches, _beside, _turns, _sums,
     )  # fmt: skip
     lines = _head(expected)
     for section in sections:
@@ -38,11 +38,13 @@ def si(value: float | None, unit: str, digits: int = 4) -> str:
 def _head(expected: Expectation) -> list[str]:
     found = expected.prediction
     where = expected.device or "given peaks"
-    many = (
-        f" × {expected.tensor_parallel} (tensor parallel; figures of one device)"
-        if expected.tensor_parallel > 1
-        else ""
-    )
+    degrees = (
+        ("tensor parallel", expected.tensor_parallel), ("pipeline stages", expected.pipeline_parallel),
+        ("replicas", expected.data_parallel),
+    )  # fmt: skip
+    many = "".join(f" × {size} ({name})" for name, size in degrees if size > 1)
+    many += f", experts over {expected.expert_parallel}" if expected.expert_parallel > 1 else ""
+    many += "; figures of one device" if many else ""
     types = expected.dtype if expected.dtype == expected.weights_dtype else f"{expected.weights_dtype} weight products"
     return [
         f"{expected.model} on {where}{many}, {types}, convention: {found.convention}",
@@ -67,6 +69,48 @@ def _phases(expected: Expectation, found: Prediction) -> list[str]:
         rows.append([*row, _time(phase.serial_s)] if len(header) > len(row) else row)
     context = expected.question.decode_context
     return [f"One step; decode at {context:,} tokens of context", *table(header, rows)]
+
+
+def _communication(_: Expectation, found: Prediction) -> list[str]:
+    rows = [
+        [
+            name, item.purpose, item.kind.replace("_", "-"), str(item.ranks), count(item.count),
+            si(item.message_bytes, "B"), si(item.bus_bytes, "B"), _time(item.floor_s),
+        ]
+        for name, phase in (("prefill", found.prefill), ("decode", found.decode))
+        for item in phase.communication
+    ]  # fmt: skip
+    header = ["step", "for", "collective", "ranks", "number", "each", "sent per rank", "floor"]
+    return ["Communication in one step", *table(header, rows)] if rows else []
+
+
+def _stages(_: Expectation, found: Prediction) -> list[str]:
+    """Where there are several stages or replicas."""
+    whole, lines = found.deployment, []
+    if len(found.stages) > 1:
+        header = ["stage", "layers", "weights", "cache per token", "prefill", "decode"]
+        rows = [
+            [
+                str(item.stage), f"{item.layers:g}", si(item.weights_bytes, "B"), si(item.kv_bytes_per_token, "B"),
+                _time(item.prefill_s), _time(item.decode_s),
+            ]
+            for item in found.stages
+        ]  # fmt: skip
+        room = {True: "fits", False: "does not fit", None: "unknown whether it fits"}[whole.fits_in_flight]
+        lines = [
+            "Pipeline, one device of each stage", *table(header, rows),
+            (
+                f"  a step every {_time(found.prefill.period_s)} of prefill or {_time(found.decode.period_s)} of decode at "
+                f"best, without bubbles: {whole.requests_in_flight} decoding requests in flight, "
+                f"{si(whole.kv_bytes_in_flight, 'B')} of cache on a device ({room})"
+            ),
+        ]  # fmt: skip
+    if whole.devices > 1:
+        lines.append(
+            f"All {whole.devices} devices at the floors: prefill {count(found.prefill.tokens_per_s)} tokens/s, decode "
+            f"{count(found.decode.tokens_per_s)} tokens/s"
+        )
+    return lines
 
 
 def _memory(expected: Expectation, found: Prediction) -> list[str]:

@@ -250,6 +250,8 @@ def _render_header(scheduler: Any) -> ledger.Record:
         "tensor_parallel_size": getattr(parallel, "tensor_parallel_size", None),
         "pipeline_parallel_size": getattr(parallel, "pipeline_parallel_size", None),
         "data_parallel_rank": getattr(parallel, "data_parallel_rank", None),
+        "data_parallel_size": getattr(parallel, "data_parallel_size", None),
+        "enable_expert_parallel": getattr(parallel, "enable_expert_parallel", None),
         "kv_cache_dtype": str(getattr(cache, "cache_dtype", None)),
         "enforce_eager": bool(getattr(model, "enforce_eager", False)),
         "quantization": getattr(model, "quantization", None),
