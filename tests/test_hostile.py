@@ -214,3 +214,34 @@ def test_a_run_that_another_process_added_meanwhile_is_not_lost(tmp_path: Path) 
     with duckdb.connect(str(target), read_only=True) as con:
         assert con.execute("SELECT name FROM runs").fetchall() == [("second",)]
     assert names(tmp_path) == ["all.duckdb", "one.json", "two.json"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"kind":"header","pid":1180591620717411303424,"ts":"x"}', '{"kind":"header","pid":"x","ts":1.5}', '{"kind":"header","ts":[null]}',
+     '{"kind":"header","a":' + "[" * 100_000 + "}", '{"kind":"request","event":"queued","id":null,"ts":1}',
+     '{"kind":"step","seq":9,"t0":1,"t1":2,"total":1,"ids":[null],"new":[1],"computed":[0],"prompts":[1],"out":[0],"spec":[0],"first":[true],"resumed":[false]}',
+     '{"kind":"step","seq":9,"t0":1,"t1":2,"total":1,"ids":["b"],"new":[4611686018427387904],"computed":[4611686018427387904],"prompts":[1],"out":[0],"spec":[0],"first":[true],"resumed":[false]}'],
+    ids=["huge-pid", "text-pid", "list-ts", "deep", "request-without-id", "row-without-id", "huge-counts"],
+)  # fmt: skip
+def test_a_damaged_ledger_record_costs_itself_only(run: Run, tmp_path: Path, line: str) -> None:
+    path = served(tmp_path / "run") / "ledger" / "77.jsonl"
+    path.write_text(line + "\n" + path.read_text())
+    assert run("ingest", "run", "-q")[0] == 0
+    with duckdb.connect("run/run.duckdb", read_only=True) as con:
+        assert con.execute("SELECT kind, prefill_tokens FROM steps").fetchall() == [("prefill", 64)]
+        assert con.execute("SELECT count(*) FROM step_requests").fetchall() == [(1,)]
+
+
+def test_a_window_that_ends_before_it_begins_is_none(run: Run, tmp_path: Path) -> None:
+    path = served(tmp_path / "run") / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for part in (manifest["capture"], *manifest["passes"]):
+        part["end_ns"] = part["start_ns"] - 1
+    path.write_text(json.dumps(manifest))
+    assert run("ingest", "run", "-q")[0] == 0
+    with duckdb.connect("run/run.duckdb", read_only=True) as con:
+        rows = con.execute(
+            "SELECT window_end_ns - window_start_ns, busy_ns, idle_ns, unrecorded_ns FROM devices"
+        ).fetchall()
+    assert rows == [(840 * US, 840 * US, 0, 0)]

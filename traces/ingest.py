@@ -264,11 +264,11 @@ def _context(run_id: str, manifest: RunManifest | None) -> LinkContext:
     if manifest is None:
         return LinkContext(run_id=run_id)
     passes = tuple((item.name, item.start_ns) for item in manifest.passes)
-    if manifest.capture is not None:
+    if manifest.capture is not None and manifest.capture.end_ns >= manifest.capture.start_ns:
         start, end = manifest.capture.start_ns, manifest.capture.end_ns
         return LinkContext(run_id=run_id, window_start_ns=start, window_end_ns=end, passes=passes)
     profiled = [item for item in manifest.passes if item.name == "profiled"] or list(manifest.passes)[-1:]
-    if not profiled:
+    if not profiled or profiled[0].end_ns < profiled[0].start_ns:  # the clock was set back: no window
         return LinkContext(run_id=run_id, passes=passes)
     return LinkContext(
         run_id=run_id, window_start_ns=profiled[0].start_ns, window_end_ns=profiled[0].end_ns, passes=passes

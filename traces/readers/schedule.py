@@ -16,6 +16,7 @@ from typing import BinaryIO
 import polars as pl
 import pyarrow as pa
 
+from traces.clock import MOST_NS
 from traces.errors import UnreadableInput
 from traces.readers.base import ReadOptions, ReadReport, Sink
 from traces.readers.staging import LOG_TABLES
@@ -33,6 +34,18 @@ _SCHEMA: dict[str, pl.DataType] = {
     "reason": _TEXTS, "done_out": _INTS, "event": _TEXT, "id": _TEXT, "session": _TEXT, "prompt": _INT,
     "arrival": _INT, "mark": _TEXT, "value": _INT, "text": _TEXT,
 }  # fmt: skip
+_MOST_TOKENS = 2**31  # of one record; a count beyond is a damaged one, and its products leave 64 bits
+_COUNTS = ("new", "computed", "prompts", "out", "spec", "acc", "done_out")
+_PLAUSIBLE = pl.all_horizontal(
+    *(pl.col(name).list.max().fill_null(0) < _MOST_TOKENS for name in _COUNTS),
+    *(pl.col(name).list.min().fill_null(0) > -_MOST_TOKENS for name in _COUNTS),
+    *(pl.col(name).fill_null(0).is_between(-_MOST_TOKENS, _MOST_TOKENS) for name in ("total", "prompt")),
+    (pl.col("kind") != "request") | pl.col("id").is_not_null(),
+    *(
+        (pl.col(name).list.len() == pl.col(name).list.drop_nulls().list.len()).fill_null(value=True)
+        for name in ("ids", "done")
+    ),
+)
 _STEP_LISTS = ("ids", "new", "computed", "prompts", "out", "spec", "first", "resumed")
 
 
@@ -85,7 +98,7 @@ class _Reading:
         if not frames:
             return
         frame = pl.concat(frames)
-        known = frame.filter(pl.col("kind").is_not_null())
+        known = frame.filter(pl.col("kind").is_not_null() & _PLAUSIBLE)
         if known.height < frame.height:
             self._drop("not a record", frame.height - known.height)
         self._report.events += known.height
@@ -184,13 +197,18 @@ class _Reading:
     def _header(self, line: bytes) -> None:
         try:
             facts = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return  # torn; counted as such by the parser
-        if isinstance(facts.get("pid"), int):
-            self._pid = facts["pid"]
+        pid, ts_ns = facts.get("pid"), facts.get("ts")
+        if isinstance(pid, int) and 0 <= pid < 2**63:
+            self._pid = pid
         self._report.meta.setdefault("header", facts)
-        mark = {"kind": ["header"], "ts_ns": [facts.get("ts")], "text": [line.decode(errors="replace")]}
-        self._append("ledger_marks", pl.DataFrame(mark))
+        mark = {
+            "kind": ["header"],
+            "ts_ns": [ts_ns if isinstance(ts_ns, int) and abs(ts_ns) <= MOST_NS else None],
+            "text": [line.decode(errors="replace")],
+        }
+        self._append("ledger_marks", pl.DataFrame(mark, schema={"kind": _TEXT, "ts_ns": _INT, "text": _TEXT}))
 
     def _append(self, table: str, frame: pl.DataFrame) -> None:
         """Complete `frame` to the staging table: src, pid, and NULL for columns it lacks."""
