@@ -90,11 +90,15 @@ def _remove(root: Path, existed: bool, parents: list[Path]) -> None:
 def check_model_path(name: str) -> tuple[str, bool]:
     """(what the engine gets, whether it is a local folder). Raises UsageProblem where it is no folder and no hub id."""
     path = Path(name).expanduser()
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError:  # a name no file can have
+        there = False
+    if not there:
         if HUB_ID.fullmatch(name) and not name.startswith("."):
             return name, False
         raise UsageProblem(
-            f"model {name!r} is neither a preset nor an existing folder nor a hub id",
+            f"model {name[:200]!r} is neither a preset nor an existing folder nor a hub id",
             hint="presets: see `stepscope profile --help`; a hub id looks like owner/name",
         )
     config = path / "config.json"

@@ -145,6 +145,16 @@ def model_shape(config: Mapping[str, Any], *, dtype: str | None = None, kv_dtype
 
     Raises UsageProblem for an unknown `model_type`, a missing size or an unknown quantization: nothing is assumed.
     """
+    try:
+        return _shape(config, dtype, kv_dtype)
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
+        raise UsageProblem(
+            f"the model configuration holds a value of a wrong kind: {str(error)[:200]}",
+            hint="give the model's own config.json",
+        ) from error
+
+
+def _shape(config: Mapping[str, Any], dtype: str | None, kv_dtype: str | None) -> ModelShape:
     text = config.get("text_config")
     if isinstance(text, Mapping) and "hidden_size" in text:
         config = {**config, **text}
@@ -160,7 +170,7 @@ def model_shape(config: Mapping[str, Any], *, dtype: str | None = None, kv_dtype
     heads = _size(config, "num_attention_heads", "n_head")
     moe, moe_layers = _moe(config, layers)
     latent = _latent(config) if family.latent else None
-    head_dim = int(config.get("head_dim") or hidden // heads)
+    head_dim = _size(config, "head_dim") if config.get("head_dim") else hidden // heads
     bias = bool(config.get("attention_bias", False))
     linear, expert = weight_bytes(config, dtype)
     return ModelShape(
@@ -170,7 +180,7 @@ def model_shape(config: Mapping[str, Any], *, dtype: str | None = None, kv_dtype
         heads_q=heads,
         heads_kv=int(config.get("num_key_value_heads") or heads),
         dim_qk=latent.nope_dim + latent.rope_dim if latent else head_dim,
-        dim_v=int(config.get("v_head_dim") or head_dim) if latent else head_dim,
+        dim_v=_size(config, "v_head_dim") if latent and config.get("v_head_dim") else head_dim,
         intermediate=_intermediate(config, hidden, model_type, dense=not all(moe_layers)),
         windows=_windows(config, family, layers),
         moe_layers=moe_layers,
