@@ -15,11 +15,14 @@ import asyncio
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,7 +120,11 @@ async def one_pair(args: argparse.Namespace, plan: Plan, folder: Path, *, first:
         pairs = []
         for number in range(args.rounds):
             order = (with_hook, without) if number % 2 == 0 else (without, with_hook)
-            speed = {engine.ledger: await throughput(engine, plan, args.model, folder) for engine in order}
+            speed = {}
+            for engine in order:
+                other = order[1] if engine is order[0] else order[0]
+                with alone(other):
+                    speed[engine.ledger] = await throughput(engine, plan, args.model, folder)
             pairs.append((speed[True], speed[False]))
             print(
                 f"  with {speed[True]:8.1f}  without {speed[False]:8.1f} tokens/s  ratio {speed[True] / speed[False]:.4f}"
@@ -126,6 +133,16 @@ async def one_pair(args: argparse.Namespace, plan: Plan, folder: Path, *, first:
     finally:
         for engine in engines:
             engine.process.stop()
+
+
+@contextmanager
+def alone(other: Running) -> Iterator[None]:
+    """Stop the engine that is not measured: its waiting threads spin and would take a core."""
+    os.killpg(other.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.killpg(other.process.pid, signal.SIGCONT)
 
 
 def bootstrap(ratios: list[float], seed: int = 0) -> tuple[float, float]:
