@@ -16,6 +16,9 @@ op AS (  -- the operators these name
     WHERE e.cat = 10 AND e.ext IS NOT NULL
     GROUP BY ALL
 ),
+written AS MATERIALIZED (  -- texts that a JSON column may hold, checked once each and not once per row
+    SELECT src, id, text::JSON AS value FROM stage.strings WHERE starts_with(text, '[') AND json_valid(text)
+),
 joined AS (
     SELECT
         a.*, l.launch_id, l.is_graph, l.step_id, l.step_link, p.busy_ns,
@@ -29,10 +32,10 @@ joined AS (
 SELECT
     getvariable('run_id'), j.rank, j.device, j.stream, j.kernel_id, j.kind, n.text, NULL, j.start_ns, j.dur_ns, coalesce(j.busy_ns, 0),
     j.launch_id, coalesce(j.is_graph, false), j.step_id, j.step_link, o.text,
-    CASE WHEN json_valid(sh.text) THEN sh.text END, CASE WHEN json_valid(dt.text) THEN dt.text END,
+    sh.value, dt.value,
     j.bytes, j.valid, j.invalid_reason
 FROM joined AS j
 LEFT JOIN stage.strings AS n ON n.src = j.src AND n.id = j.name
 LEFT JOIN stage.strings AS o ON o.src = j.src AND o.id = j.op_id
-LEFT JOIN stage.strings AS sh ON sh.src = j.src AND sh.id = j.shapes_id
-LEFT JOIN stage.strings AS dt ON dt.src = j.src AND dt.id = j.dtypes_id;
+LEFT JOIN written AS sh ON sh.src = j.src AND sh.id = j.shapes_id
+LEFT JOIN written AS dt ON dt.src = j.src AND dt.id = j.dtypes_id;
