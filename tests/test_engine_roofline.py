@@ -104,7 +104,10 @@ def test_a_long_prompt_is_limited_by_computing(llama_run: EngineRun) -> None:
 
 
 def test_decode_of_a_tiny_model_waits_and_starts_work(tiny_run: EngineRun) -> None:
-    """All of its weights fit the caches: time goes to starting kernels and between them."""
+    """All of its weights fit the caches: time goes to starting kernels and between them.
+
+    Between them is `idle` here, until gaps have causes: only then can a step be bound by its `host`.
+    """
     (found,) = tiny_run.rows(OF_KIND)
     assert found["n"] > 10
     tiny_run.holds(found["waiting"] > found["n"] / 2, f"tiny decode steps: {found}")
