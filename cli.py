@@ -17,20 +17,20 @@ from traces.printable import printable
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "profile": ("profiler.commands", "profile", "Start an engine, run a workload, record it, say where the time went."),
     "ingest": ("traces.commands", "ingest", "Read trace files or a run directory into a database."),
-    "summary": ("analyzers.commands", "summary", "Where the time went, in one table."),
-    "steps": ("analyzers.commands", "steps", "Engine steps with kind, phases and tokens."),
-    "phases": ("analyzers.commands", "phases", "Time and cost of prefill and decode."),
-    "kernels": ("analyzers.commands", "kernels", "Device time by kernel, category, operator or step kind."),
+    "summary": ("analyzers.commands.reading", "summary", "Where the time went, in one table."),
+    "steps": ("analyzers.commands.reading", "steps", "Engine steps with kind, phases and tokens."),
+    "phases": ("analyzers.commands.reading", "phases", "Time and cost of prefill and decode."),
+    "kernels": ("analyzers.commands.reading", "kernels", "Device time by kernel, category, operator or step kind."),
     "roofline": (
-        "analyzers.commands",
+        "analyzers.commands.reading",
         "roofline",
         "Compute or memory, and how far from the roof: FLOPs, bytes, MFU, MBU.",
     ),
-    "requests": ("analyzers.commands", "requests", "Requests, and what made the slow ones slow."),
-    "health": ("analyzers.commands", "health", "What the recording can and cannot carry."),
-    "predict": ("analyzers.commands", "predict", "What to expect of a model on a device, with no run."),
+    "requests": ("analyzers.commands.reading", "requests", "Requests, and what made the slow ones slow."),
+    "health": ("analyzers.commands.reading", "health", "What the recording can and cannot carry."),
+    "predict": ("analyzers.commands.predict", "predict", "What to expect of a model on a device, with no run."),
     "calibrate": ("profiler.commands", "calibrate", "Measure what this machine reaches."),
-    "analyze": ("analyzers.commands", "analyze", "Compute everything that is derived again."),
+    "analyze": ("analyzers.commands.reading", "analyze", "Compute everything that is derived again."),
     "query": ("traces.commands", "query", "Run SQL against a run database."),
     "info": ("traces.commands", "info", "Runs, files and tables of a database."),
     "doctor": ("profiler.commands", "doctor", "Check engine, GPU, sensors and disk, with remedies."),
@@ -114,7 +114,7 @@ class Composition:
 
     def finish(self, run_dir: Any, *, as_json: bool, quiet: bool) -> None:
         """Ingest a run directory and print its summary."""
-        from analyzers.commands import print_summary
+        from analyzers.commands.reading import print_summary
         from traces.commands import ingest_paths
 
         target = run_dir / "run.duckdb"

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from analyzers import pipeline
-from analyzers.commands import predict as predict_command
+from analyzers.commands.predict import predict as predict_command
 from analyzers.costs.attention import PhaseLoad
 from analyzers.costs.comm import bus_bytes, expected_ranks, stage_transfers, wire_bytes
 from analyzers.costs.model import step_cost

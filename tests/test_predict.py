@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from analyzers.commands import predict as predict_command
+from analyzers.commands.predict import predict as predict_command
 from analyzers.costs.attention import PhaseLoad, load_of_requests
 from analyzers.costs.model import step_cost
 from analyzers.costs.shape import model_shape

@@ -265,26 +265,51 @@ CREATE TABLE gaps (
     detail VARCHAR                     -- evidence in words
 );
 
--- One row per sample of a power sensor.
+-- One row per sample of a device's sensors.
 CREATE TABLE telemetry (
     run_id VARCHAR NOT NULL,
     rank INTEGER,                      -- rank
     device INTEGER,                    -- device ordinal
     ts_ns BIGINT,                      -- ns
-    power_w DOUBLE,                    -- W
-    energy_j DOUBLE,                   -- J; counter
+    power_w DOUBLE,                    -- W; averaged by the driver where it averages
+    power_instant_w DOUBLE,            -- W; at the moment, where the driver offers both
+    energy_j DOUBLE,                   -- J; counter, wraps taken out
     sm_util DOUBLE,                    -- 0..1
     mem_util DOUBLE,                   -- 0..1
     sm_active DOUBLE,                  -- 0..1
     dram_active DOUBLE,                -- 0..1
     tensor_active DOUBLE,              -- 0..1
-    pcie_bytes_s DOUBLE,               -- bytes/s
-    nvlink_bytes_s DOUBLE,             -- bytes/s
+    fp16_active DOUBLE,                -- 0..1
+    fp32_active DOUBLE,                -- 0..1
+    fp64_active DOUBLE,                -- 0..1
+    pcie_bytes_s DOUBLE,               -- bytes/s; both directions
+    pcie_tx_bytes_s DOUBLE,            -- bytes/s
+    pcie_rx_bytes_s DOUBLE,            -- bytes/s
+    nvlink_bytes_s DOUBLE,             -- bytes/s; both directions
+    nvlink_tx_bytes_s DOUBLE,          -- bytes/s
+    nvlink_rx_bytes_s DOUBLE,          -- bytes/s
     sm_clock_mhz DOUBLE,               -- MHz
     mem_clock_mhz DOUBLE,              -- MHz
     memory_used_bytes BIGINT,          -- bytes
     temperature_c DOUBLE,              -- °C
-    throttle VARCHAR                   -- reasons, comma-separated
+    throttle VARCHAR,                  -- reasons, comma-separated
+    resident BOOLEAN,                  -- a program holds memory of the device; NULL: the sensor does not say
+    cpu_util DOUBLE                    -- 0..1 of the machine's CPUs, where the CPU is the device
+);
+
+-- One row per device and source of telemetry.
+CREATE TABLE sensors (
+    run_id VARCHAR NOT NULL,
+    rank INTEGER,                      -- rank
+    device INTEGER,                    -- device ordinal
+    source VARCHAR,                    -- 'nvml' | 'nvidia-smi' | 'dcgm' | 'prometheus' | 'rapl' | 'cpu'
+    name VARCHAR,                      -- as the driver names the device
+    uuid VARCHAR,                      -- of the device
+    samples BIGINT,                    -- rows of telemetry
+    period_ns BIGINT,                  -- ns between samples, median
+    power_period_ns BIGINT,            -- ns between changes of the power reading, as measured; NULL: never seen to change
+    power_limit_w DOUBLE,              -- W
+    fields JSON                        -- columns of telemetry the device offers
 );
 
 -- One row per execution-idle interval.

@@ -2,44 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from analyzers.commands.options import csv_option, echo_json, echo_rows, json_option, limit_option, opened, run_argument
 from traces.commands import analysis_options
-from traces.printable import for_stream
-
-if TYPE_CHECKING:
-    from traces.store import TraceStore
-
-json_option = click.option("--json", "as_json", is_flag=True, help="As JSON.")
-
-
-def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """RUN: a .duckdb file or a run directory, `#run_id` behind it picks one of several runs."""
-    return click.argument("run", metavar="RUN")(command)
-
-
-@contextmanager
-def opened(run: str) -> Iterator[TraceStore]:
-    """The store of RUN; what its recording cannot carry is said on stderr when the command is done."""
-    from analyzers import readings
-    from traces.store import TraceStore
-
-    with TraceStore.open(run) as store:
-        yield store
-        notes = readings.health_notes(store)
-    for line in notes:
-        click.echo(line, err=True)
-
-
-def echo_json(data: Any) -> None:
-    """Data on stdout as JSON."""
-    click.echo(json.dumps(data, indent=2, default=str))
 
 
 def print_summary(run: str, *, as_json: bool) -> None:
@@ -76,28 +44,6 @@ def analyze(obj: Any, /, run: str, quiet: bool, **analysis: Any) -> None:
     path = analyze_run(run, **obj.given(**analysis))
     if not quiet:
         click.echo(f"analyzed {path}", err=True)
-
-
-def csv_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--csv: every row, a header line first."""
-    return click.option("--csv", "as_csv", is_flag=True, help="Every row as CSV.")(command)
-
-
-def limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """--limit: rows of the terminal table."""
-    return click.option(
-        "--limit", type=click.IntRange(min=1), default=default, show_default=True, help="Rows to print."
-    )
-
-
-def echo_rows(rows: Any, lines: Callable[[], list[str]], *, as_json: bool, as_csv: bool = False) -> None:
-    """A frame as JSON, CSV, or the lines of its table."""
-    if as_json:
-        echo_json(rows.to_dicts())
-    elif as_csv:
-        sys.stdout.write(for_stream(rows.write_csv(), sys.stdout))  # click.echo takes escape sequences out of data
-    else:
-        click.echo("\n".join(lines()))
 
 
 @click.command()
@@ -189,47 +135,6 @@ def requests(run: str, slowest: int | None, request_id: str | None, pass_name: s
     echo_json(report.to_dict()) if as_json else click.echo("\n".join(lines(report)))
 
 
-_COUNT = click.IntRange(min=1)
-_RATE = click.FloatRange(min=0, min_open=True)
-peak_options = (
-    click.option("--gpu", metavar="NAME", help="Device to take datasheet peaks of."),
-    click.option("--peak-flops", metavar="RATE", help="Instead of the datasheet's, such as 990T."),
-    click.option("--bandwidth", metavar="RATE", help="Instead of the datasheet's, such as 3.35TB/s."),
-)
-_predict_options = (
-    click.option("--model", "--model-config", required=True, metavar="PRESET|config.json", help="Model."),
-    *peak_options,
-    click.option("--prompt", type=_COUNT, default=2048, show_default=True, help="Tokens of the prompt."),
-    click.option("--context", type=_COUNT, help="Tokens a decoding request attends to.  [default: the prompt]"),
-    click.option("--batch", type=_COUNT, default=1, show_default=True, help="Requests that decode together."),
-    click.option("--output", type=_COUNT, default=128, show_default=True, help="Tokens generated per request."),
-    click.option("--tp", "tensor_parallel", type=_COUNT, default=1, show_default=True, help="Tensor parallel devices."),
-    click.option("--pp", "pipeline_parallel", type=_COUNT, default=1, show_default=True, help="Pipeline stages."),
-    click.option("--ep", "expert_parallel", type=_COUNT, default=1, show_default=True,
-                 help="Devices of a stage that whole experts are divided over; of those of --tp and --dp."),
-    click.option("--dp", "data_parallel", type=_COUNT, default=1, show_default=True,
-                 help="Replicas, each with --batch requests."),
-    click.option("--link-bandwidth", metavar="RATE",
-                 help="Of a device to others, in one direction, such as 450GB/s.  [default: the datasheet's]"),
-    click.option("--quant", type=click.Choice(["fp8", "int8", "int4", "mxfp4", "nvfp4", "none"]), help="Of the weights."),
-    click.option("--dtype", help="Of activations and unquantized weights.  [default: the configuration's]"),
-    click.option("--kv-dtype", help="Of the cache, such as fp8.  [default: as --dtype]"),
-    click.option("--turns", type=_COUNT, help="Turns of a growing conversation."),
-    click.option("--per-turn", type=_COUNT, default=200, show_default=True, help="Tokens a turn adds to the prompt."),
-    click.option("--prefill-rate", type=_RATE, help="Tokens/s to take for TTFT per turn, instead of the floor."),
-    click.option("--decode-rate", type=_RATE, help="Tokens/s of a request, likewise."),
-    click.option("--add-prefill", "beside", type=_COUNT, multiple=True, help="Prefill tokens beside a decode step."),
-    click.option("--price", type=_RATE, help="Of a device per hour."),
-    click.option("--train-tokens", metavar="N", help="Cost of training on so many tokens, such as 160B."),
-    click.option("--params", "parameters", metavar="N", help="Textbook: the model's round size.  [default: by name]"),
-    click.option("--memory-share", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True,
-                 help="Of the device's memory, for weights and cache."),
-    click.option("--convention", type=click.Choice(["default", "textbook"]), default="default", show_default=True,
-                 help="How to count; see docs/predict.md."),
-    json_option,
-)  # fmt: skip
-
-
 @click.command()
 @run_argument
 @click.option("--by", type=click.Choice(["kernel", "category", "step", "phase"]), default="category", show_default=True,
@@ -248,25 +153,3 @@ def roofline(run: str, by: str, limit: int, as_json: bool, **peaks: str | None) 
     with opened(run) as store:
         data = read_roofline(store, by, peak_override(**peaks))
     echo_json(data) if as_json else click.echo("\n".join(roofline_lines(data, limit)))
-
-
-def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def decorate(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-@click.command()
-@_with(*_predict_options)
-def predict(as_json: bool, **words: Any) -> None:
-    """What to expect of a model on a device, with no run: floors of time, memory, batches, turns, price."""
-    from dataclasses import asdict
-
-    from analyzers.report.predict_text import predict_lines
-    from analyzers.scenario import asked, expect
-
-    expected = expect(*asked(words))
-    echo_json(asdict(expected)) if as_json else click.echo("\n".join(predict_lines(expected)))

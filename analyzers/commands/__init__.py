@@ -1,0 +1,1 @@
+"""The commands of this package; with `options`, the only modules here that import click."""
