@@ -30,6 +30,7 @@ unit: $(VENV)/.dev  ## the tests that need no engine
 bench: $(VENV)/.dev $(VENV)/.engine  ## the measurements of docs/benchmarks.md that need no second environment
 	$(BIN)/python benchmarks/ledger_overhead.py
 	$(BIN)/python benchmarks/ingest.py
+	$(BIN)/python benchmarks/telemetry_overhead.py
 
 docs: $(VENV)/.dev  ## the generated parts of docs/
 	$(BIN)/python docs/generate.py

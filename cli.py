@@ -16,6 +16,7 @@ from traces.printable import printable
 # command: (module, attribute, one line for --help). Listed here so that `--help` imports no package.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "profile": ("profiler.commands", "profile", "Start an engine, run a workload, record it, say where the time went."),
+    "workload": ("profiler.commands", "workload", "What a workload or a request log would send, without a run."),
     "ingest": ("traces.commands", "ingest", "Read trace files or a run directory into a database."),
     "summary": ("analyzers.commands.reading", "summary", "Where the time went, in one table."),
     "steps": ("analyzers.commands.reading", "steps", "Engine steps with kind, phases and tokens."),
@@ -26,9 +27,15 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "roofline",
         "Compute or memory, and how far from the roof: FLOPs, bytes, MFU, MBU.",
     ),
+    "idle": ("analyzers.commands.idle", "idle", "Why the device had nothing to do, and what would hide it."),
     "requests": ("analyzers.commands.reading", "requests", "Requests, and what made the slow ones slow."),
+    "energy": ("analyzers.commands.energy", "energy", "Joules by state, phase and request; execution-idle."),
+    "agents": ("analyzers.commands.agents", "agents", "What an agent's turns re-read, why, and what it costs."),
+    "findings": ("analyzers.commands.findings", "findings", "What is worth changing, and what it would gain."),
+    "prove": ("analyzers.commands.prove", "prove", "Run a finding's change: does its gain hold?"),
     "health": ("analyzers.commands.reading", "health", "What the recording can and cannot carry."),
     "predict": ("analyzers.commands.predict", "predict", "What to expect of a model on a device, with no run."),
+    "agentlog": ("analyzers.commands.agentlog", "agentlog", "What agents re-read, from their logs alone."),
     "calibrate": ("profiler.commands", "calibrate", "Measure what this machine reaches."),
     "analyze": ("analyzers.commands.reading", "analyze", "Compute everything that is derived again."),
     "query": ("traces.commands", "query", "Run SQL against a run database."),
@@ -111,6 +118,27 @@ class Composition:
         from analyzers.pipeline import analyze
 
         return partial(analyze, **self.given(**options))
+
+    def arrivals(self, spec: str, seed: int = 0, **options: object) -> Any:
+        """The arrivals of a workload, as `profiler.workloads.arrivals.Arrivals`; `options` are further key=value of it."""
+        from profiler.workloads.arrivals import planned_arrivals
+
+        return planned_arrivals(spec, seed, **options)
+
+    def prove(self, run: str, finding_id: str, *, rounds: int, out: Path | None, quiet: bool) -> Any:
+        """Run a finding's change against the run as it was and keep the verdict (analyzers.proof.Verdict) in its database."""
+        from analyzers.proof import conclude, read_case
+        from profiler.invocation import default_out
+        from profiler.progress import Silent, Terminal
+        from profiler.prove import repeat_of, run_proof
+        from traces.store import TraceStore
+
+        with TraceStore.open(run) as store:
+            case, path, run_id = read_case(store, finding_id), store.path, store.run_id
+        repeat = repeat_of(case.config, self.resolve_model(str(case.config["model"])), case.change.to_dict())
+        directory = out or default_out(f"prove-{finding_id}", repeat.workload)
+        made = run_proof(repeat, rounds=rounds, out=directory, observer=Silent() if quiet else Terminal())
+        return conclude(case, made, directory, path, run_id)
 
     def finish(self, run_dir: Any, *, as_json: bool, quiet: bool) -> None:
         """Ingest a run directory and print its summary."""

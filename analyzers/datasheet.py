@@ -52,6 +52,13 @@ class Device:
     textbook: Mapping[str, float]  # rounded rates of teaching material: per dtype, and 'bandwidth'
     note: str
 
+    @property
+    def peer_bytes_s(self) -> float | None:
+        """Bytes/s to other devices in one direction: over the links between them, over PCIe where there are none."""
+        if self.link_bytes_s is None:
+            return None
+        return self.link_bytes_s / 2 if self.link_bytes_s else self.pcie_bytes_s
+
     def counts(self, units: int) -> bool:
         """Whether a driver may count this many units for it."""
         return self.units is None or units == self.units or units in self.other_units
@@ -88,6 +95,18 @@ def peaks_of(device: Device, dtype: str | None) -> Peaks | None:
     """Datasheet rates for work in `dtype`; None where the device has no units for it or the type is not known."""
     flops = flops_of(device, dtype)
     return None if flops is None else Peaks(flops_per_s=flops, bytes_per_s=device.bandwidth)
+
+
+def called(name: str | None) -> tuple[Device, ...]:
+    """Devices whose driver gives them this name."""
+    key = None if name is None else plain_name(name)
+    return tuple(each for each in catalogue() if key in {plain_name(known) for known in each.driver_names})
+
+
+def link_rate(name: str | None) -> float | None:
+    """Bytes/s in one direction from the device of this driver's name to others; None where that is not known."""
+    rates = {each.peer_bytes_s for each in called(name)}
+    return rates.pop() if len(rates) == 1 else None
 
 
 def plain_name(name: str) -> str:

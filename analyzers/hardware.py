@@ -25,6 +25,7 @@ from traces.store import named_sql
 __all__ = [
     "NO_OVERRIDE", "Calibration", "Device", "PeakOverride", "Peaks", "calibration_of", "canonical_dtype", "catalogue",
     "fill_devices", "find_device", "flops_of", "main_dtype", "named_device", "parse_rate", "peak_override", "peaks_of",
+    "smallest",
 ]  # fmt: skip
 
 _LEAST_RATE = 1e6  # per second; a bare "990" is a forgotten unit
@@ -177,6 +178,13 @@ def calibration_of(con: duckdb.DuckDBPyConnection, run_id: str) -> Calibration |
     if row is None:
         return None
     return matching(_calibrations(config), device_name=row[0], bind=_binding(config) if row[1] == "cpu" else None)
+
+
+def smallest(measured: Calibration | None) -> tuple[float | None, float | None]:
+    """ns of the smallest piece of work that was measured, bytes of the smallest working set; None: there is none."""
+    if measured is None:
+        return None, None
+    return measured.launch_ns, min((rate.working_set_bytes for rate in measured.memory), default=None)
 
 
 def _peaks(

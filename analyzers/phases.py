@@ -89,7 +89,7 @@ def _load(rows: pl.DataFrame, phase: str) -> PhaseLoad:
 
     return PhaseLoad(
         reqs=column("reqs"), tokens=column("tokens"), kv_tokens=column("kv"), qq=column("qq"), qk=column("qk"),
-        sampled_rows=column("sampled"),
+        sampled_rows=column("sampled"), prompts=phase == "prefill",
     )  # fmt: skip
 
 

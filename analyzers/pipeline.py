@@ -10,8 +10,9 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from analyzers import hardware, kernels, phases, requests, roofline
+from analyzers import agents, energy, findings, hardware, idle, kernels, phases, requests, roofline
 from analyzers.costing.capture import align
+from analyzers.costing.doubts import AFFECTED, forget, say
 from analyzers.costs.parallel import Parallel, of_one_rank, stages_of
 from analyzers.costs.roof import Peaks
 from analyzers.costs.shape import ModelShape, model_shape
@@ -47,8 +48,12 @@ def analyze(
     row = first_row(con.execute("SELECT device_kind FROM runs WHERE run_id = ?", [run_id]))
     on_gpu = row is not None and row[0] in ("cuda", "hip")
     phases.fill(con, run_id, named, phases.SplitBasis(model=model, peaks=_peaks(con, run_id), overlap=on_gpu))
+    idle.fill(con, run_id)
     roofline.fill(con, run_id, model)
     requests.fill(con, run_id)
+    energy.fill(con, run_id)
+    agents.fill(con, run_id)
+    findings.fill(con, run_id)  # last: it reads what the others wrote
 
 
 def analyze_run(
@@ -82,7 +87,8 @@ def _remember(con: duckdb.DuckDBPyConnection, run_id: str, config: Mapping[str, 
 
 
 def _model(con: duckdb.DuckDBPyConnection, run_id: str, *, given: bool) -> ModelShape | None:
-    """What one rank has of the model; None where the run does not say or it is not known."""
+    """What one rank has of the model; None where the run does not say or it is not known, which table health then says."""
+    forget(con, run_id, "model_shape")
     row = first_row(con.execute(
         "SELECT config -> 'model_config', config -> 'engine_facts' FROM runs WHERE run_id = ?", [run_id],
     ))  # fmt: skip
@@ -95,27 +101,46 @@ def _model(con: duckdb.DuckDBPyConnection, run_id: str, *, given: bool) -> Model
     try:
         shape = model_shape(config, dtype=config.get("dtype") or config.get("torch_dtype"))
         return _of_one_rank(shape, facts if isinstance(facts, dict) else {})
-    except UsageProblem:
+    except _NoShare as reason:
+        message = f"{reason}, so the model's configuration is not used for costs: record with shapes, or give --capture"
+    except UsageProblem as error:
         if given:
             raise
-        return None
+        message = (
+            f"the model's configuration is not used for costs: {error.message}; give one that fits with --model-config"
+        )
+    say(con, run_id, "model_shape", message, AFFECTED, value=None, threshold=None)
+    return None
 
 
-def _of_one_rank(shape: ModelShape, facts: Mapping[str, Any]) -> ModelShape | None:
+class _NoShare(Exception):
+    """No one share of the model is right for the ranks of this run; says why."""
+
+
+def _of_one_rank(shape: ModelShape, facts: Mapping[str, Any]) -> ModelShape:
     """The shape's share by the engine's facts; a fact that is missing divides nothing.
 
-    None where ranks of one run hold different parts (uneven pipeline stages), and where experts compute tokens of
-    other replicas, which this run has no record of. Raises UsageProblem where the model cannot be divided so.
+    Raises _NoShare where ranks of one run hold different parts (uneven pipeline stages), and where experts compute tokens
+    of other replicas, which this run has no record of; UsageProblem where the model cannot be divided so.
     """
     tensor, stages, replicas = (
-        int(facts.get(key) or 1) for key in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        _number(facts, key) or 1 for key in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     )
-    shared = replicas > 1 or int(facts.get("data_parallel_rank") or 0) > 0
+    shared = replicas > 1 or _number(facts, "data_parallel_rank") > 0
     if shape.moe is not None and shared:
-        return None
+        raise _NoShare("experts compute tokens of other data-parallel replicas, of which this run has no record")
     expert = tensor if shape.moe is not None and facts.get("enable_expert_parallel") is True else 1
     parallel = Parallel(tensor=tensor, pipeline=stages, expert=expert)
     parts = stages_of(of_one_rank(shape, parallel), stages)
     if len({(part.windows, part.moe_layers) for part in parts}) > 1:
-        return None
+        held = ", ".join(str(part.layers) for part in parts)
+        raise _NoShare(f"the pipeline's {stages} stages are unlike each other ({held} layers)")
     return replace(parts[0], last=True)
+
+
+def _number(facts: Mapping[str, Any], key: str) -> int:
+    """A fact of the engine, 0 where it is missing. Raises UsageProblem for what is no number."""
+    value = facts.get(key) or 0
+    if not isinstance(value, int):
+        raise UsageProblem(f"the engine's {key} is {str(value)[:40]!r}, not a number", hint="see the run's manifest")
+    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from analyzers.costs.comm import Collectives
 from analyzers.costs.parallel import Parallel
 
 PREFILL_BESIDE = (256, 1_024, 4_096)
@@ -45,14 +46,9 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Communication:
-    """Equal collectives of a step, over all stages of the pipeline. Bytes are of all of them and of one rank."""
+class Communication(Collectives):
+    """Over all stages of the pipeline. Bytes beside `message_bytes` are of all of them and of one rank."""
 
-    purpose: str  # 'tensor' | 'dispatch' | 'combine' | 'pipeline'
-    kind: str
-    ranks: int
-    count: int
-    message_bytes: float  # of one
     bus_bytes: float  # sent
     wire_bytes: float  # sent and received
     floor_s: float | None  # None: the link's rate is not known

@@ -17,8 +17,12 @@ def _load() -> dict[str, dict[str, Any]]:
 
 def preset(name: str) -> dict[str, Any] | None:
     """The configuration of preset `name`; None where there is none."""
-    entry = _load().get(name)
-    return None if entry is None else dict(entry["config"])
+    presets = _load()
+    entry = presets.get(name)
+    if entry is None:
+        return None
+    shared = preset(entry["like"]) if "like" in entry else None
+    return {**(shared or {}), **entry["config"]}
 
 
 def preset_names() -> list[str]:

@@ -6,21 +6,23 @@ else from the model's configuration and where in a layer the kernel stands; ever
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import duckdb
 import numpy as np
 import polars as pl
 
-from analyzers.bounds import HOST_COPY, classified
+from analyzers.bounds import COLLECTIVE, classified, path_bandwidth
+from analyzers.costing.collectives import group_size
 from analyzers.costing.contexts import StepLoads
 from analyzers.costing.doubts import Doubts
 from analyzers.costing.operators import Call
 from analyzers.costing.sequence import layered
 from analyzers.costing.sources import COSTS, chosen, from_model, from_operands, of_one_rank, operator_calls
 from analyzers.costs.shape import ModelShape
-from analyzers.datasheet import Device, catalogue, flops_of, plain_name
-from analyzers.hardware import Calibration, calibration_of, main_dtype
+from analyzers.datasheet import Device, called, flops_of, link_rate
+from analyzers.hardware import Calibration, calibration_of, main_dtype, smallest
 from traces.rows import first_row
 from traces.store import frame, named_sql
 
@@ -37,13 +39,14 @@ def fill(con: duckdb.DuckDBPyConnection, run_id: str, model: ModelShape | None) 
     con.execute(named_sql("roofline_groups", "analyzers"), {"run_id": run_id})
     con.execute(named_sql("roofline_blocks", "analyzers"), {"run_id": run_id, "size": BLOCK_ACTIVITIES})
     groups = frame(con.sql("SELECT * FROM cost_group ORDER BY gid"))
-    calls = operator_calls(groups)
+    ranks = _group(con, run_id)
+    calls = operator_calls(groups, ranks)
     share = of_one_rank(model, calls, may_be_shared=_may_be_shared(con, run_id))
     inputs = _Inputs(
         groups=groups.select("gid", "okid", "name", "category", "captured"), calls=calls, model=share,
-        loads=_loads(con, run_id, share), peaks=_peaks(con, run_id), calibration=calibration_of(con, run_id),
+        loads=_loads(con, run_id, share), peaks=_peaks(con, run_id), calibration=calibration_of(con, run_id), ranks=ranks,
     )  # fmt: skip
-    doubts = Doubts(model=share, unclear=model is not None and share is None)
+    doubts = Doubts(model=share, unclear=model is not None and share is None, ranks=ranks)
     for block, first, last in con.execute(
         "SELECT block, min(first_id), max(last_id) FROM cost_block GROUP BY block ORDER BY block"
     ).fetchall():
@@ -69,6 +72,7 @@ class _Inputs:
     loads: StepLoads
     peaks: _Peaks
     calibration: Calibration | None
+    ranks: int | None  # that take part in a collective
 
 
 def _judged(rows: pl.DataFrame, inputs: _Inputs, doubts: Doubts) -> pl.DataFrame:
@@ -77,12 +81,23 @@ def _judged(rows: pl.DataFrame, inputs: _Inputs, doubts: Doubts) -> pl.DataFrame
     rows = rows.with_columns(weight=pl.max_horizontal("dur_ns", pl.lit(1)))
     rows = layered(rows).join(_asked(inputs.loads), on="step_id", how="left", maintain_order="left")
     direct = from_operands(rows, inputs.calls, inputs.loads, inputs.model)
-    modelled = from_model(rows, inputs.loads, inputs.model)
+    modelled = from_model(rows, inputs.loads, inputs.model, inputs.ranks)
     costed = _peaked(chosen(rows, direct, modelled), inputs)
-    judged = classified(costed, None if inputs.calibration is None else inputs.calibration.launch_ns)
+    judged = classified(costed, *smallest(inputs.calibration))
     doubts.add_sources(rows, direct, modelled)
     doubts.add_rows(costed, judged)
     return judged
+
+
+def _group(con: duckdb.DuckDBPyConnection, run_id: str) -> int | None:
+    """Ranks that take part in a collective; None where the run does not say."""
+    row = first_row(con.execute(
+        "SELECT config -> 'distributedInfo', config -> 'engine_facts' FROM runs WHERE run_id = ?", [run_id]
+    ))  # fmt: skip
+    try:
+        return None if row is None else group_size(*(None if each is None else json.loads(each) for each in row))
+    except (ValueError, RecursionError):  # a recording's, which is untrusted: a number of 5,000 digits, lists in lists
+        return None
 
 
 def _may_be_shared(con: duckdb.DuckDBPyConnection, run_id: str) -> bool:
@@ -127,7 +142,7 @@ def _peaked(rows: pl.DataFrame, inputs: _Inputs) -> pl.DataFrame:
     """Adds peak_flops, peak_bandwidth and cache_bandwidth: the device's rates in the type of each row.
 
     A datasheet's rate in another type than the run's main one replaces that, nothing else can. Copies from and to the
-    host have the link's rate where the datasheet has it, else none: the memory is not what they wait for.
+    host and collectives have their link's rate where the datasheet has it, else none: the memory is not what they wait for.
     """
     main = inputs.peaks.main
     products = pl.col("category").is_in(["gemm", "logits", "attention", "moe"]) & pl.col("flops").is_not_null()
@@ -137,17 +152,17 @@ def _peaked(rows: pl.DataFrame, inputs: _Inputs) -> pl.DataFrame:
         sheet = _sheet(name, flops, main) if source == "datasheet" else None
         for dtype in rows["dtype"].unique().to_list():
             own = flops_of(sheet, dtype) if sheet is not None and dtype not in (None, main) else None
-            link = sheet.pcie_bytes_s if sheet is not None else None
-            cells.append((rank, device, dtype, own or flops, bandwidth, source == "calibrated", link))
+            host = sheet.pcie_bytes_s if sheet is not None else None
+            cells.append((rank, device, dtype, own or flops, bandwidth, source == "calibrated", host, link_rate(name)))
     names = {"rank": pl.Int32, "device": pl.Int32, "dtype": pl.String, "peak_flops": pl.Float64,
-             "peak_bandwidth": pl.Float64, "measured": pl.Boolean, "link": pl.Float64}  # fmt: skip
+             "peak_bandwidth": pl.Float64, "measured": pl.Boolean, "host_link": pl.Float64, "device_link": pl.Float64}  # fmt: skip
     peaks = pl.DataFrame(cells, schema=names, orient="row")
     peaked = rows.join(peaks, on=["rank", "device", "dtype"], how="left", nulls_equal=True, maintain_order="left")
     cache = pl.Series(_cache_bandwidth(peaked["bytes"].fill_null(0).to_numpy(), inputs.calibration)).fill_nan(None)
-    to_host = (pl.col("category") == "memcpy") & pl.col("name").str.contains(HOST_COPY).fill_null(value=False)
+    memory = pl.col("category").ne_missing(COLLECTIVE)
     return peaked.with_columns(
-        cache_bandwidth=pl.when("measured").then(cache), peak_bandwidth=pl.when(to_host).then("link").otherwise("peak_bandwidth")
-    )  # fmt: skip
+        cache_bandwidth=pl.when(pl.col("measured") & memory).then(cache), peak_bandwidth=path_bandwidth()
+    )
 
 
 def _cache_bandwidth(
@@ -163,8 +178,4 @@ def _cache_bandwidth(
 
 def _sheet(name: str | None, flops: float | None, main: str | None) -> Device | None:
     """The catalogue's device that these peaks were taken from; --gpu may have named another than the recording."""
-    if name is None:
-        return None
-    key = plain_name(name)
-    fitting = [each for each in catalogue() if key in {plain_name(known) for known in each.driver_names}]
-    return next((each for each in fitting if flops_of(each, main) == flops), None)
+    return next((each for each in called(name) if flops_of(each, main) == flops), None)

@@ -7,11 +7,10 @@ from typing import Any
 
 import polars as pl
 
-from analyzers.bounds import BOUNDS, HOST_COPY, classified, thresholds
-from analyzers.costs.shape import model_shape
-from analyzers.datasheet import flops_of
-from analyzers.hardware import NO_OVERRIDE, PeakOverride, calibration_of
-from traces.errors import NothingToAnalyze, UsageProblem
+from analyzers.bounds import BOUNDS, classified, path_bandwidth, thresholds
+from analyzers.datasheet import flops_of, link_rate
+from analyzers.hardware import NO_OVERRIDE, PeakOverride, calibration_of, smallest
+from traces.errors import NothingToAnalyze
 from traces.store import TraceStore, frame, named_sql
 
 GROUPS: dict[str, list[str]] = {
@@ -26,8 +25,9 @@ _SOURCES = ("shapes", "capture", "model")
 
 
 def read_roofline(store: TraceStore, by: str = "category", peaks: PeakOverride = NO_OVERRIDE) -> dict[str, Any]:
-    """Keys: version, by, devices (sql/roofline_wall.sql), thresholds, coverage, sources (shares of busy time), phases (FLOPs,
-    bytes, MFU and MBU per phase over device and wall time), rows (one per group, the largest first), hints.
+    """Keys: version, by, devices (sql/roofline_wall.sql, and link_bytes_s: bytes/s to other devices in one direction),
+    thresholds, coverage, sources (shares of busy time), phases (FLOPs, bytes, MFU and MBU per phase over device and wall
+    time), rows (one per group, the largest first), hints.
 
     `peaks` replace the stored ones for this reading only. Raises NothingToAnalyze without device activity.
     """
@@ -36,14 +36,16 @@ def read_roofline(store: TraceStore, by: str = "category", peaks: PeakOverride =
     if not rows.height:
         raise NothingToAnalyze("no device activity was recorded", hint="see `stepscope health`")
     devices = frame(store.connection.sql(named_sql("roofline_wall", "analyzers"), params=parameters))
-    calibration = calibration_of(store.connection, store.run_id)
-    empty_ns = calibration.launch_ns if calibration is not None else None
+    devices = devices.with_columns(
+        link_bytes_s=pl.Series([link_rate(name) for name in devices["name"]], dtype=pl.Float64)
+    )
+    empty_ns, smallest_bytes = smallest(calibration_of(store.connection, store.run_id))
     if peaks != NO_OVERRIDE:
         dtype = store.query("SELECT coalesce(dtype, 'bf16') AS dtype FROM runs WHERE run_id = ?", [store.run_id])[
             "dtype"
         ][0]
         devices = _overridden(devices, peaks, dtype)
-        rows = _judged_anew(rows, devices, peaks, empty_ns)
+        rows = classified(_held_against(rows, devices, peaks), empty_ns, smallest_bytes)
     busy = max(int(rows["busy_ns"].sum()), 1)
     table = phase_rows(rows, devices) if by == "phase" else _grouped(rows, GROUPS[by], busy)
     known = rows.filter(pl.col("flops").is_not_null())
@@ -66,26 +68,26 @@ def _overridden(devices: pl.DataFrame, peaks: PeakOverride, dtype: str) -> pl.Da
         peak_bandwidth=pl.lit(bandwidth) if bandwidth else pl.col("peak_bandwidth"),
         peak_source=pl.lit("user"),
     )
+    if peaks.device is not None:
+        changed = changed.with_columns(link_bytes_s=pl.lit(peaks.device.peer_bytes_s, dtype=pl.Float64))
     return changed.with_columns(ridge=pl.col("peak_flops") / pl.col("peak_bandwidth"))
 
 
-def _judged_anew(
-    rows: pl.DataFrame, devices: pl.DataFrame, peaks: PeakOverride, empty_ns: float | None
-) -> pl.DataFrame:
-    """Verdicts against other peaks; a device given by name has a rate per type and a link to the host."""
+def _held_against(rows: pl.DataFrame, devices: pl.DataFrame, peaks: PeakOverride) -> pl.DataFrame:
+    """Rows with other peaks and no verdict yet; a device given by name has a rate per type and links of its own."""
     fresh = rows.drop("peak_flops", "peak_bandwidth", "bound", "side", "roof_fraction", "impossible")
-    changed = devices.select("rank", "device", "peak_flops", "peak_bandwidth")
+    changed = devices.select("rank", "device", "peak_flops", "peak_bandwidth", device_link="link_bytes_s")
     fresh = fresh.join(changed, on=["rank", "device"], how="left", maintain_order="left")
     if peaks.device is not None and peaks.peak_flops is None:
         rates = {dtype: flops_of(peaks.device, dtype) for dtype in rows["dtype"].drop_nulls().unique().to_list()}
         own = pl.col("dtype").replace_strict(rates, default=None, return_dtype=pl.Float64)
         fresh = fresh.with_columns(peak_flops=pl.coalesce(own, "peak_flops"))
-    link = None if peaks.device is None else peaks.device.pcie_bytes_s
-    to_host = (pl.col("category") == "memcpy") & pl.col("name").str.contains(HOST_COPY).fill_null(value=False)
-    rate = pl.when(to_host).then(pl.lit(link, dtype=pl.Float64)).otherwise("peak_bandwidth")
+    host = None if peaks.device is None else peaks.device.pcie_bytes_s
+    fresh = fresh.with_columns(host_link=pl.lit(host, dtype=pl.Float64))
     none = pl.lit(None, dtype=pl.Float64)
-    fresh = fresh.with_columns(peak_bandwidth=rate, soft=pl.lit(False), least_bytes=none, cache_bandwidth=none)
-    return classified(fresh, empty_ns)
+    return fresh.with_columns(
+        peak_bandwidth=path_bandwidth(), soft=pl.lit(False), least_bytes=none, cache_bandwidth=none
+    )
 
 
 def _sums(total_ns: int) -> list[pl.Expr]:
@@ -163,7 +165,7 @@ def _phase(phase: str, busy: int, wall: float, flops: float, moved: float, peak:
     }  # fmt: skip
 
 
-_DOUBTS = ["capture_alignment", "cost_sources", "expert_routing", "impossible_rows"]
+_DOUBTS = ["capture_alignment", "collectives", "cost_sources", "expert_routing", "impossible_rows"]
 
 
 def _hints(store: TraceStore, rows: pl.DataFrame, devices: pl.DataFrame) -> list[str]:
@@ -196,11 +198,7 @@ def _model_hint(store: TraceStore) -> str | None:
     config = store.query(
         "SELECT CAST(config -> 'model_config' AS VARCHAR) AS text FROM runs WHERE run_id = ?", [store.run_id]
     )
-    known = json.loads(config["text"][0] or "null")
-    if not isinstance(known, dict):
+    if not isinstance(json.loads(config["text"][0] or "null"), dict):
         return f"the model is not known: {without}; give --model-config to `stepscope analyze`"
-    try:
-        model_shape(known, dtype=known.get("dtype") or known.get("torch_dtype"))
-    except UsageProblem as error:
-        return f"{error.message}: {without}"
-    return None
+    told = store.query("SELECT message FROM health WHERE run_id = ? AND check_id = 'model_shape'", [store.run_id])
+    return f"{told['message'][0]}. Without it {without}" if told.height else None

@@ -69,8 +69,21 @@ class Expectation:
     prediction: Prediction
 
 
-def expect(scenario: Scenario, question: Question) -> Expectation:
-    """Predict. Raises UsageProblem for a model, device or precision that is not known; nothing is assumed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """What a scenario's words stand for."""
+
+    shape: ModelShape  # of the whole model
+    device: Device | None
+    dtype: str
+    weights_dtype: str
+    rates: Rates
+    costs: Convention
+    book: bool  # whether the rates are the textbook's
+
+
+def resolve(scenario: Scenario, parallel: Parallel) -> Resolved:
+    """Model, device, types, rates and costs. Raises UsageProblem for what is not known; nothing is assumed."""
     shape = _shape(scenario)
     device = scenario.override.device
     dtype = canonical_dtype(scenario.dtype or scenario.config.get("dtype") or scenario.config.get("torch_dtype"))
@@ -79,18 +92,28 @@ def expect(scenario: Scenario, question: Question) -> Expectation:
     book = device is not None and scenario.convention == "textbook" and dtype in device.textbook
     weights_dtype = _weights_dtype(scenario, device, dtype)
     rates = _rates(scenario, device, dtype, weights_dtype, book=book)
-    costs = _costs(scenario, shape, rates, question.parallel)
+    return Resolved(
+        shape=shape, device=device, dtype=dtype, weights_dtype=weights_dtype, rates=rates,
+        costs=_costs(scenario, shape, rates, parallel), book=book,
+    )  # fmt: skip
+
+
+def expect(scenario: Scenario, question: Question) -> Expectation:
+    """Predict. Raises UsageProblem for a model, device or precision that is not known; nothing is assumed."""
+    found = resolve(scenario, question.parallel)
+    device, dtype, weights_dtype, rates = found.device, found.dtype, found.weights_dtype, found.rates
     if scenario.convention == "textbook":
         question = replace(question, memory_share=1.0)
     given = scenario.override.peak_flops is not None or scenario.override.bandwidth is not None
     return Expectation(
-        model=scenario.model_name, architecture=shape.architecture, device=device.name if device else None,
+        model=scenario.model_name, architecture=found.shape.architecture, device=device.name if device else None,
         tensor_parallel=question.tensor_parallel, pipeline_parallel=question.pipeline_parallel,
         expert_parallel=question.expert_parallel, data_parallel=question.data_parallel, dtype=dtype,
         weights_dtype=weights_dtype,
-        peak_source="user" if given else "textbook" if book else "datasheet",
-        notes=tuple(_notes(scenario, shape, device, dtype, weights_dtype, question, rates.link)), question=question,
-        prediction=predict(costs, rates, question, device_bytes=device.memory_bytes if device else None),
+        peak_source="user" if given else "textbook" if found.book else "datasheet",
+        notes=tuple(_notes(scenario, found.shape, device, dtype, weights_dtype, question, rates.link)),
+        question=question,
+        prediction=predict(found.costs, rates, question, device_bytes=device.memory_bytes if device else None),
     )  # fmt: skip
 
 
@@ -164,9 +187,7 @@ def _flops(device: Device | None, dtype: str) -> float | None:
 
 def _link(device: Device | None) -> float | None:
     """Bytes/s in one direction: over links between devices, else over PCIe."""
-    if device is None:
-        return None
-    return device.link_bytes_s / 2 if device.link_bytes_s else device.pcie_bytes_s
+    return None if device is None else device.peer_bytes_s
 
 
 def _costs(scenario: Scenario, shape: ModelShape, rates: Rates, parallel: Parallel) -> Convention:

@@ -68,11 +68,11 @@ def _attention_weights(learned: Learned, rows: pl.DataFrame, tokens: Floats) -> 
     k = tokens + rows["context_tokens"].to_numpy()
     prefill = rows["side"].to_numpy() == "prefill"
 
-    def one(chosen: NDArray[np.bool_]) -> PhaseLoad:
+    def one(chosen: NDArray[np.bool_], *, prompts: bool) -> PhaseLoad:
         q, c, n = np.where(chosen, tokens, 0), np.where(chosen, k, 0), chosen.astype(np.float64)
-        return PhaseLoad(reqs=n, tokens=q, kv_tokens=c, qq=q * q, qk=q * c, sampled_rows=n)
+        return PhaseLoad(reqs=n, tokens=q, kv_tokens=c, qq=q * q, qk=q * c, sampled_rows=n, prompts=prompts)
 
-    given = features(learned.model, "attention", one(prefill), one(~prefill))
+    given = features(learned.model, "attention", one(prefill, prompts=True), one(~prefill, prompts=False))
     theta = learned.rates["attention"][0].theta[given.joint.shape[1] :]
     weight: Floats = given.own @ theta
     return weight

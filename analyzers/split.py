@@ -345,6 +345,8 @@ def _pick(load: PhaseLoad, index: NDArray[np.bool_] | Integers) -> PhaseLoad:
         picked: Floats = np.broadcast_to(np.asarray(value), size)[index]
         return picked
 
-    plain = {item.name: chosen(getattr(load, item.name)) for item in fields(load) if item.name != "windowed"}
+    plain = {
+        item.name: chosen(getattr(load, item.name)) for item in fields(load) if item.name not in ("prompts", "windowed")
+    }
     windowed = {window: (chosen(seen), chosen(pairs)) for window, (seen, pairs) in load.windowed.items()}
-    return PhaseLoad(windowed=windowed, **plain)
+    return PhaseLoad(prompts=load.prompts, windowed=windowed, **plain)

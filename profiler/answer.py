@@ -21,7 +21,7 @@ class Answer:
 
     __slots__ = (
         "_chunk_ns", "_id_ns", "_ids_seen", "_usage_output_tokens", "cached_tokens", "done", "error", "events",
-        "finish_reason", "prompt_tokens",
+        "finish_reason", "output_ids", "prompt_ids", "prompt_tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -34,6 +34,8 @@ class Answer:
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.done = False  # the closing [DONE] came
+        self.prompt_ids: list[int] | None = None  # as the engine rendered the prompt; None where it does not say
+        self.output_ids: list[int] = []
         self.events = 0
 
     @property
@@ -73,6 +75,7 @@ class Answer:
         choices = chunk.get("choices")
         if isinstance(choices, list) and choices and isinstance(choices[0], dict):
             self._take_choice(choices[0], ts_ns)
+            self._take_prompt(chunk.get("prompt_token_ids") or choices[0].get("prompt_token_ids"))
         if isinstance(chunk.get("usage"), dict):
             self._take_usage(chunk["usage"])
 
@@ -89,10 +92,16 @@ class Answer:
         if isinstance(ids, list):
             self._ids_seen = True
             self._id_ns.extend([ts_ns] * len(ids))
+            self.output_ids.extend(i for i in ids if isinstance(i, int))
         if _has_text(choice):
             self._chunk_ns.append(ts_ns)
         if isinstance(choice.get("finish_reason"), str):
             self.finish_reason = choice["finish_reason"]
+
+    def _take_prompt(self, ids: object) -> None:
+        """The first chunk has them: of a chat beside the choices, of a completion inside."""
+        if self.prompt_ids is None and isinstance(ids, list) and all(isinstance(i, int) for i in ids):
+            self.prompt_ids = ids
 
     def _take_usage(self, usage: dict[str, Any]) -> None:
         # Some servers repeat usage in every chunk; the last one counts.

@@ -20,6 +20,8 @@ import aiohttp
 
 from profiler.answer import Answer
 from profiler.exchange import Endpoint, Exchange, converse
+from profiler.lateness import Lateness
+from profiler.prompts import PromptStore
 from profiler.requestlog import RequestLog, RequestRecord
 from profiler.workloads.request import Plan, PlannedRequest
 
@@ -55,6 +57,7 @@ class PassResult:
     not_sent: int
     server_gone: bool  # the pass ended early because the server could not be reached any more
     max_late_ns: int  # largest delay between due and sent
+    late: Lateness  # the same by percentiles
     first_error: str | None
 
 
@@ -69,8 +72,11 @@ async def run_plan(
     stop: asyncio.Event,
     observer: Callable[[Progress], None] | None = None,
     request_timeout_s: float = 600,
+    prompts: PromptStore | None = None,
 ) -> PassResult:
     """Send `plan` to the server at `base_url` (such as `http://127.0.0.1:8000`) and append a line per request.
+
+    `prompts` takes the token ids of every request that went through.
 
     Ends when every request has ended; when `stop` is set or this coroutine is cancelled (requests in flight are
     recorded as 'aborted'); or when the server cannot be reached any more. A request's failure is a record, not an
@@ -84,7 +90,7 @@ async def run_plan(
             endpoint = Endpoint(
                 http=http, base_url=base_url.rstrip("/").removesuffix("/v1"), model=model, cache_salt=cache_salt
             )
-            running = _Pass(plan, endpoint=endpoint, name=pass_name, log=log, observer=observer)
+            running = _Pass(plan, endpoint=endpoint, name=pass_name, log=log, observer=observer, prompts=prompts)
             return await running.run(stop)
 
 
@@ -99,12 +105,16 @@ class _Pass:
         name: str,
         log: RequestLog,
         observer: Callable[[Progress], None] | None,
+        prompts: PromptStore | None,
     ) -> None:
         self._plan, self._endpoint, self._name, self._log, self._observer = plan, endpoint, name, log, observer
+        self._prompts = prompts
+        self._ended = {index: asyncio.Event() for request in plan.requests for index in request.after}
         self._nonce = uuid.uuid4().hex[:8]
         self._gone = asyncio.Event()
         self._failures_in_a_row = 0
-        self._sent = self._failed = self._aborted = self._finished = self._output_tokens = self._max_late_ns = 0
+        self._sent = self._failed = self._aborted = self._finished = self._output_tokens = 0
+        self._late_ns: list[int] = []
         self._first: RequestRecord | None = None  # of the records so far, the one sent first
         self._first_error: str | None = None
         self._start_ns = 0
@@ -112,7 +122,7 @@ class _Pass:
     async def run(self, stop: asyncio.Event) -> PassResult:
         """Drive all sessions to their end, or until stopped, cancelled, or left by the server."""
         self._start_ns = time.time_ns()
-        sessions = [asyncio.create_task(self._drive(session, stop)) for session in self._plan.sessions]
+        sessions = [asyncio.create_task(self._drive(chain, stop)) for chain in self._plan.chains]
         watchers: list[asyncio.Future[Any]] = [asyncio.create_task(stop.wait()), asyncio.create_task(self._gone.wait())]
         work: asyncio.Future[Any] = asyncio.gather(*sessions)
         try:
@@ -134,6 +144,9 @@ class _Pass:
         for request in session:
             if request.arrival_offset_ns is not None:
                 due_ns = max(due_ns, self._start_ns + request.arrival_offset_ns)
+            if request.after:
+                await asyncio.gather(*(self._ended[index].wait() for index in request.after))
+                due_ns = max(due_ns, time.time_ns())
             await asyncio.sleep(max(0, due_ns - time.time_ns()) / 1e9)
             if stop.is_set() or self._gone.is_set():
                 return
@@ -155,6 +168,9 @@ class _Pass:
             whole = exchange.answer.done and exchange.answer.error is None  # then being cancelled comes too late
             status = "error" if exchange.problem is not None else "ok" if ended or whole else "aborted"
             self._settle(self._record(request, request_id, due_ns, exchange, status))
+            if request.index in self._ended:
+                self._ended[request.index].set()
+        self._keep_prompt(request, request_id, exchange, status)
         if exchange.reached and not exchange.lost:
             self._failures_in_a_row = 0
         elif exchange.lost:
@@ -195,12 +211,23 @@ class _Pass:
             token_ns=token_ns,
         )
 
+    def _keep_prompt(self, request: PlannedRequest, request_id: str, exchange: Exchange, status: str) -> None:
+        answer = exchange.answer
+        if self._prompts is not None and status == "ok":
+            self._prompts.take(
+                request_id,
+                index=request.index,
+                pass_name=self._name,
+                prompt=answer.prompt_ids,
+                output=answer.output_ids,
+            )
+
     def _settle(self, record: RequestRecord) -> None:
         self._finished += 1
         self._failed += record.status == "error"
         self._aborted += record.status == "aborted"
         self._output_tokens += record.output_tokens or 0
-        self._max_late_ns = max(self._max_late_ns, record.late_ns)
+        self._late_ns.append(record.late_ns)
         if record.status == "error" and self._first_error is None:
             self._first_error = record.error
         if self._first is None or record.sent_ns < self._first.sent_ns:
@@ -231,6 +258,7 @@ class _Pass:
             aborted=self._aborted,
             not_sent=self._plan.n_requests - self._sent,
             server_gone=self._gone.is_set(),
-            max_late_ns=self._max_late_ns,
+            max_late_ns=max(self._late_ns, default=0),
+            late=Lateness.of(self._late_ns),
             first_error=self._first_error,
         )

@@ -79,6 +79,8 @@ class ProfileConfig:
     trace: bool = True
     port: int | None = None  # default: a free one
     ledger: bool = True
+    telemetry_hz: float | None = 10.0  # samples of power, clocks and activity; 0: none, None: as fast as the sensor
+    keep_text: bool = False  # write the prompts' text into plan.jsonl; without, only keys that tell equal prompts
     ready_timeout_s: float = 900.0  # from start to the first answer of /health; loading real weights takes minutes
     request_timeout_s: float = 600.0
     stop_timeout_s: float | None = None  # of stop_profile; default: scaled with the steps recorded

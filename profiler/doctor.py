@@ -42,7 +42,7 @@ def examine(engine_name: str, python: Path | None) -> list[Check]:
         found = f"{interpreter.path} ({interpreter.python_version})"
         checks.append(Check(name="python", status="ok", found=found))
         checks += [_engine(interpreter, engine), _torchvision(interpreter), _build(interpreter)]
-    return [*checks, _gpu(), _nvml(), _disk("disk", Path.cwd(), LOW_DISK_BYTES),
+    return [*checks, _gpu(), _nvml(), _cpu_power(), _disk("disk", Path.cwd(), LOW_DISK_BYTES),
             _disk("shared memory", Path("/dev/shm"), SHARED_MEMORY_BYTES), _names()]  # fmt: skip  # noqa: S108
 
 
@@ -110,6 +110,24 @@ def _nvml() -> Check:
             name="nvml", status="warn", found=str(error), remedy="no power or clocks without it: install the driver"
         )
     return Check(name="nvml", status="ok", found=f"driver {version}, {count} devices")
+
+
+def _cpu_power() -> Check:
+    """Runs on a CPU have power only where RAPL can be read."""
+    from profiler.sensors.host import HostSource
+    from profiler.sensors.source import SensorProblem
+
+    source = HostSource()
+    try:
+        source.prepare()
+    except SensorProblem as problem:
+        return Check(name="cpu power", status="warn", found=str(problem), remedy="telemetry of a CPU run needs it")
+    if not source.zones:
+        return Check(
+            name="cpu power", status="warn", found="RAPL cannot be read: CPU runs have no power",
+            remedy="run as root, or let everyone read /sys/class/powercap/intel-rapl:*/energy_uj; virtual machines have none",
+        )  # fmt: skip
+    return Check(name="cpu power", status="ok", found=f"RAPL: {', '.join(source.zones)}")
 
 
 def _disk(name: str, path: Path, low_bytes: int) -> Check:

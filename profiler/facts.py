@@ -29,6 +29,7 @@ class RunFacts:
     calibration: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
     hook_errors: list[str] = field(default_factory=list)
+    telemetry: dict[str, Any] = field(default_factory=dict)
     header: dict[str, Any] = field(default_factory=dict)  # of the ledger
 
     def take_ledger(self, tail: LedgerTail) -> None:
@@ -59,6 +60,7 @@ class RunFacts:
             seed=config.seed,
             workload=dict(config.workload) | {"window": str(config.window.for_device(self.device_kind))},
             engine_argv=self.argv,
+            engine_args=list(config.engine_args),
             engine_env=self.env,
             versions=self.interpreter.versions(),
             passes=self.passes,
@@ -66,5 +68,6 @@ class RunFacts:
             calibration=self.calibration,
             hook_errors=self.hook_errors,
             warnings=self.warnings,
+            telemetry=self.telemetry,
             failure=self.failure,
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from profiler.config import ProfileConfig, parse_window
 from profiler.interpreter import gpu_name
 from profiler.rundir import check_model_path
+from profiler.telemetry import parse_hz
 from traces.errors import EngineFailed, UsageProblem
 from traces.manifest import RunManifest
 
@@ -43,6 +44,7 @@ def prepare(
     seed: int,
     window: str,
     out: Path | None,
+    telemetry_hz: str = "10",
     **rest: Any,
 ) -> Invocation:
     """Check and settle everything that needs no engine. `preset` is the configuration of `model` where it is one.
@@ -58,8 +60,9 @@ def prepare(
     plan = build_plan(workload, seed, max_context_tokens=context)
     config = ProfileConfig(
         model=model, model_config=preset, model_path=None if preset is not None else model, seed=seed,
-        out=out if out is not None else default_out(model, plan.spec), window=parse_window(window),
-        workload={"spec": plan.spec, "requests": plan.n_requests, "sessions": len(plan.sessions)},
+        out=out if out is not None else default_out(model, plan.spec), window=parse_window(window), telemetry_hz=parse_hz(telemetry_hz),
+        workload={"spec": plan.spec, "requests": plan.n_requests, "sessions": len(plan.sessions)}
+        | ({"notes": list(plan.notes)} if plan.notes else {}),
         stepscope_version=importlib.metadata.version("stepscope"), **rest,
     )  # fmt: skip
     return Invocation(config=config, plan=plan, warmup=build_plan(WARMUP, seed + 1, max_context_tokens=context))

@@ -1,7 +1,7 @@
 """The run directory: its layout, and making it without harming what is there.
 
-manifest.json  plan.jsonl  requests.jsonl  model/  engine.log
-ledger/*.jsonl  trace/*.pt.trace.json.gz  metrics/<pass>-<before|after>.prom
+manifest.json  plan.jsonl  requests.jsonl  prompts.parquet  model/  engine.log
+ledger/*.jsonl  trace/*.pt.trace.json.gz  metrics/<pass>-<before|after>.prom  telemetry/telemetry.jsonl
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class RunDir:
         return self.root / "requests.jsonl"
 
     @property
+    def prompts(self) -> Path:
+        return self.root / "prompts.parquet"
+
+    @property
     def ledger(self) -> Path:
         return self.root / "ledger"
 
@@ -53,6 +57,10 @@ class RunDir:
     @property
     def metrics(self) -> Path:
         return self.root / "metrics"
+
+    @property
+    def telemetry(self) -> Path:
+        return self.root / "telemetry" / "telemetry.jsonl"
 
 
 @contextlib.contextmanager

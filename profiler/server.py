@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import aiohttp
 
@@ -67,6 +67,15 @@ class Server:
             return Refusal(status=None, timed_out=True, text=f"no answer within {timeout_s:g} s")
         except (aiohttp.ClientError, OSError) as error:
             return Refusal(status=None, timed_out=False, text=str(error) or type(error).__name__)
+
+    async def ask(self, path: str, body: dict[str, Any], *, timeout_s: float) -> Any:
+        """The JSON that a POST is answered with; None where it is refused, late, or no JSON."""
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._session.post(self.base_url + path, json=body, timeout=timeout) as response:
+                return await response.json() if response.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return None
 
     async def scrape(self, path: Path) -> bool:
         """Save the text of /metrics to `path`, headed by the time it was taken; False where there is none."""

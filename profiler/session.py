@@ -33,6 +33,7 @@ from profiler.process import EngineProcess, check_port, free_port
 from profiler.progress import Observer
 from profiler.rundir import RunDir, check_model_path, has_weights, new_run_dir
 from profiler.stages import Stages
+from profiler.telemetry import Telemetry
 from traces.calibration import AUTO_BIND
 from traces.errors import EngineFailed, StepscopeError
 from traces.manifest import MANIFEST_NAME, RunManifest
@@ -48,6 +49,14 @@ def run_profile(config: ProfileConfig, plan_warmup: Plan, plan: Plan, observer: 
 
     Blocks; call it from the main thread, or ctrl-C and SIGTERM are not turned into an orderly end.
     """
+    stages = prepared(config, plan, observer)
+    _calibrate(stages.facts, observer)
+    _drive(stages, plan_warmup, plan)
+    return stages.facts.manifest()
+
+
+def prepared(config: ProfileConfig, plan: Plan, observer: Observer) -> Stages:
+    """The run directory with its inputs, and everything that is needed to start; nothing runs yet. Raises UsageProblem."""
     engine = find_engine(config.engine)
     interpreter = inspect_interpreter(config.python, engine)
     require_engine(interpreter, engine)
@@ -67,13 +76,14 @@ def run_profile(config: ProfileConfig, plan_warmup: Plan, plan: Plan, observer: 
         env = engine.environment(launch, dict(os.environ))
         facts.argv, facts.env = engine.argv(launch), env
         facts.manifest().write(run.root)
-    _calibrate(facts, observer)
     process = EngineProcess(facts.argv, env, run_id=facts.run_id, log_path=run.log)
-    stages = Stages(
-        config=config, engine=engine, launch=launch, run_dir=run, process=process, facts=facts, observer=observer
+    telemetry = Telemetry(
+        run.telemetry, device_kind=kind, hz=config.telemetry_hz, visible=env.get("CUDA_VISIBLE_DEVICES")
     )
-    _drive(stages, plan_warmup, plan)
-    return facts.manifest()
+    return Stages(
+        config=config, engine=engine, launch=launch, run_dir=run, process=process, facts=facts, observer=observer,
+        telemetry=telemetry,
+    )  # fmt: skip
 
 
 def _calibrate(facts: RunFacts, observer: Observer) -> None:
@@ -91,11 +101,22 @@ def _calibrate(facts: RunFacts, observer: Observer) -> None:
 
 
 def _drive(stages: Stages, plan_warmup: Plan, plan: Plan) -> None:
+    with settled(stages):
+        with sigterm_as_interrupt():
+            stages.telemetry.start()
+            asyncio.run(stages.run(plan_warmup, plan))
+        stages.facts.status = "trace_missing" if stages.facts.failure else "complete"
+
+
+@contextlib.contextmanager
+def settled(stages: Stages) -> Iterator[None]:
+    """Whatever happens inside, the engine is gone and the manifest written when this is left.
+
+    Raises where nothing was recorded that could be looked at.
+    """
     facts = stages.facts
     try:
-        with _sigterm_as_interrupt():
-            asyncio.run(stages.run(plan_warmup, plan))
-        facts.status = "trace_missing" if facts.failure else "complete"
+        yield
     except KeyboardInterrupt:
         facts.status, facts.failure = "interrupted", "interrupted"
         if not facts.passes:
@@ -123,6 +144,8 @@ def _shut_down(stages: Stages) -> None:
         survivors = stages.process.stop()
         if survivors:
             facts.warnings.append(f"processes that could not be ended: {', '.join(map(str, survivors))}")
+        facts.warnings += stages.telemetry.stop()
+        facts.telemetry = stages.telemetry.facts()
         if stages.launch.ledger_dir is not None and stages.served:
             facts.take_ledger(LedgerTail(directory=run.ledger))
         facts.warnings += pack_traces(run.trace)
@@ -162,7 +185,7 @@ def _write_inputs(run: RunDir, config: ProfileConfig, plan: Plan) -> None:
 
     if config.model_config is not None:
         write_model_dir(run.model, config.model_config)
-    write_plan(plan, run.plan)
+    write_plan(plan, run.plan, text=config.keep_text)
 
 
 def _launch(
@@ -181,7 +204,9 @@ def _launch(
 
 
 @contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
+def sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a run as ctrl-C does."""
+
     def interrupt(_number: int, _frame: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,11 @@ from profiler.facts import RunFacts
 from profiler.ledger_tail import LedgerTail
 from profiler.process import EngineProcess, describe_exit
 from profiler.progress import Observer
+from profiler.prompts import PromptStore
 from profiler.rundir import RunDir
+from profiler.segments import find_segments
 from profiler.server import Server
+from profiler.telemetry import Telemetry
 from traces.errors import EngineFailed
 from traces.manifest import PassRecord
 
@@ -40,24 +44,35 @@ class Stages:
     process: EngineProcess
     facts: RunFacts
     observer: Observer
+    telemetry: Telemetry
     served: bool = False  # the server has been ready
+    prompts: PromptStore = field(default_factory=PromptStore)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _plans: dict[str, Plan] = field(default_factory=dict)  # by pass, without the warm-up
     _pass_steps: dict[str, int] = field(default_factory=dict)  # by pass, from the ledger
     _tail: LedgerTail | None = None
 
     async def run(self, plan_warmup: Plan, plan: Plan) -> None:
         """Raises EngineFailed; `facts.failure` is set where the run went through but has no recording."""
+        async with self.serving(plan_warmup) as server:
+            if self.config.control or not self.config.trace:
+                await self.load(server, "control", plan)
+            if self.config.trace:
+                await self._profiled(server, plan)
+
+    @contextlib.asynccontextmanager
+    async def serving(self, plan_warmup: Plan) -> AsyncIterator[Server]:
+        """The engine, started and warmed up; at the end of the block its prompts are kept. Raises EngineFailed."""
         async with Server(f"http://{self.launch.host}:{self.launch.port}") as server:
             await self._start(server)
             watcher = asyncio.create_task(self._watch())
             try:
-                await self._pass(server, "warmup", plan_warmup)
-                if self.config.control or not self.config.trace:
-                    await self._pass(server, "control", plan)
-                if self.config.trace:
-                    await self._profiled(server, plan)
+                await self.load(server, "warmup", plan_warmup)
+                yield server
+                await self._segments(server)
             finally:
                 watcher.cancel()
+                self._write_prompts()
 
     async def _start(self, server: Server) -> None:
         self.observer.stage("start engine", " ".join(self.process.argv[1:4]))
@@ -75,11 +90,14 @@ class Stages:
             await asyncio.sleep(POLL_S)
         self._stop.set()
 
-    async def _pass(self, server: Server, name: str, plan: Plan, *, under: str = "") -> None:
+    async def load(self, server: Server, name: str, plan: Plan, *, under: str = "") -> None:
+        """One pass of the load, under a cache salt of its own. Raises EngineFailed where it brought nothing."""
         from profiler.client import run_plan
 
         self.observer.stage(f"{name} pass", under)
         before = self._steps_so_far()
+        if name != "warmup":
+            self._plans[name] = plan
         await server.scrape(self.run_dir.metrics / f"{name}-before.prom")
         result = await run_plan(
             plan,
@@ -91,11 +109,29 @@ class Stages:
             stop=self._stop,
             observer=self._show,
             request_timeout_s=self.config.request_timeout_s,
+            prompts=self.prompts,
         )
         self._record(name, result)
         await self._check(server, name, result)
         await server.scrape(self.run_dir.metrics / f"{name}-after.prom")
         self._pass_steps[name] = self._steps_so_far() - before
+
+    async def _segments(self, server: Server) -> None:
+        """Once the load is over: which tokens of the prompts are which message."""
+        if not self.prompts.prompts:
+            return
+        self.observer.stage("locate messages")
+        known = await find_segments(self._plans, self.prompts.prompts, server, self.launch.served_name)
+        if known.unknown:
+            self._warn(f"{known.unknown} prompts whose messages could not be located: {known.reason}")
+
+    def _write_prompts(self) -> None:
+        if self.prompts.prompts:
+            self.prompts.write(self.run_dir.prompts)
+        if self.prompts.left_out:
+            self._warn(
+                f"{self.prompts.left_out} prompts were not kept for the analysis of reuse: too many tokens in all"
+            )
 
     def _show(self, progress: Progress) -> None:
         text = f"{progress.finished}/{progress.total} requests, {progress.output_tokens} output tokens"
@@ -106,11 +142,15 @@ class Stages:
             PassRecord(
                 name=name, start_ns=result.start_ns, end_ns=result.end_ns, requests=result.requests,
                 failed=result.failed, output_tokens=result.output_tokens,
-                first_cached_tokens=result.first_cached_tokens,
+                first_cached_tokens=result.first_cached_tokens, late_p50_ns=result.late.p50_ns,
+                late_p99_ns=result.late.p99_ns, late_max_ns=result.late.max_ns,
             )
         )  # fmt: skip
         if result.first_cached_tokens:
             self._warn(f"the first request of the {name} pass found {result.first_cached_tokens} tokens in the cache")
+        late = result.late.problem(result.end_ns - result.start_ns)
+        if late is not None and name != "warmup":
+            self._warn(f"{name} pass: {late}")
         if result.failed:
             self._warn(f"{result.failed} of {result.requests} requests of the {name} pass failed: {result.first_error}")
 
@@ -133,7 +173,7 @@ class Stages:
         skip = max(0, self._pass_steps.get("control", 0) - (window.steps or 0)) // 2 if window.centred else 0
         if not skip:
             await capture.start()
-        load = asyncio.create_task(self._pass(server, "profiled", plan, under=f"window {window}"))
+        load = asyncio.create_task(self.load(server, "profiled", plan, under=f"window {window}"))
         try:
             if skip:
                 await self._skip(skip, load)

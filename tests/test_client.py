@@ -368,6 +368,18 @@ def test_open_loop_arrivals_are_kept_and_lateness_is_recorded(tmp_path: Path) ->
     assert result.max_late_ns == max(record["late_ns"] for record in got)
 
 
+def test_in_an_open_loop_a_turn_does_not_wait_for_the_one_before(tmp_path: Path) -> None:
+    plan = plan_of(*[
+        {"session_id": "s", "turn": turn, "arrival_offset_ns": turn * 50_000_000, "after_previous": False}
+        for turn in range(3)
+    ])  # fmt: skip
+    result, _, _ = served(well_behaved(token_s=0.2), plan, tmp_path / "r")
+    got = sorted(records(tmp_path / "r"), key=lambda record: record["turn"])
+    assert got[2]["sent_ns"] < got[0]["finished_ns"]
+    late = sorted(record["late_ns"] for record in got)
+    assert (result.late.n, result.late.p50_ns, result.late.p99_ns, result.late.max_ns) == (3, late[1], late[2], late[2])
+
+
 def test_an_observer_that_blocks_shows_up_as_lateness(tmp_path: Path) -> None:
     plan = plan_of({"session_id": "a"}, {"session_id": "b", "arrival_offset_ns": 50_000_000})
     result, got, _ = served(

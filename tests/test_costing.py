@@ -72,12 +72,14 @@ def test_windows_by_request(tmp_path: Path) -> None:
         sql = named_sql("roofline_windows", "analyzers")
         for span in (1, 4, 8, 100):
             found = con.execute(sql, {"run_id": "r", "spans": [span]}).fetchall()
-            expected = [0, 0, 0, 0]
+            expected = [0.0, 0.0, 0.0, 0.0]
             for phase, new, context in requests:
                 side = 0 if phase == "prefill" else 2
                 positions = range(context - new, context)
                 expected[side] += len({key for at in positions for key in range(max(0, at - span + 1), at + 1)})
-                expected[side + 1] += sum(min(at + 1, span) for at in positions)
+                # of a prompt's tokens that still see everything, their own key counts half: that is q²/2
+                own = 0.5 if phase == "prefill" else 0
+                expected[side + 1] += sum(min(at + 1, span) - (own if at < span else 0) for at in positions)
             assert found == [(1, span, *expected)]
 
 
@@ -151,6 +153,25 @@ def test_what_a_cache_explains_is_not_impossible() -> None:
         "memory",
         False,
     )
+
+
+def test_what_is_smaller_than_anything_measured_has_no_roof() -> None:
+    """1 kB in 100 ns comes from a cache nearer than any that the calibration reads."""
+    rows = pl.DataFrame({
+        "bytes": [1e3, 1e3, 5e4, 1e3, 0.0, 1e3], "dur_ns": [100, 900, 100, 100, 100, 100], "flops": [0.0, 0.0, 0.0, 1e6, 0.0, 9e4],
+    }).with_columns(
+        category=pl.lit("elementwise"), soft=pl.lit(False), cost_source=pl.lit("shapes"), peak_flops=1e12, peak_bandwidth=1e9,
+        cache_bandwidth=2e9, least_bytes=pl.lit(None, dtype=pl.Float64),
+    )  # fmt: skip
+    found = classified(rows, 400.0, 32_768.0)
+    #                     too small, long enough, large enough, computes too much, moves nothing, computes for its time
+    assert found["bound"].to_list() == ["latency", "memory", None, None, "latency", "latency"]
+    assert found["side"].to_list() == ["memory", "memory", None, None, None, "memory"]
+    assert found["impossible"].to_list() == [None, False, True, True, False, None]
+    assert found["roof_fraction"].to_list() == [None, pytest.approx(0.5556, abs=1e-3), 250, 10, 0, None]
+    # without a calibration nothing says how small is small
+    assert classified(rows)["impossible"].to_list() == [True, False, True, True, False, True]
+    assert classified(rows, 400.0)["impossible"].to_list() == [True, False, True, True, False, True]
 
 
 def test_without_peaks_there_are_costs_but_no_verdict() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analyzers.costs.attention import PhaseLoad, attention, latent_attention, load_of_requests
 from analyzers.costs.cost import Cost
@@ -52,6 +54,28 @@ def test_attention_counts_every_visible_pair(q: int, k: int) -> None:
     cost = attention(one_request(q, k), heads_q=4, heads_kv=2, dim_qk=8, dim_v=6)
     assert cost.flops == 2 * 4 * pairs * (8 + 6)
     assert cost.bytes == 4 * q * 14 * 2 + 2 * k * 14 * 2
+
+
+@pytest.mark.parametrize(("q", "k"), [(1, 9), (7, 7), (5, 12), (888, 1000)])
+def test_a_prompts_triangle_is_half_a_square(q: int, k: int) -> None:
+    prompt = load_of_requests(np.array([q]), np.array([k - q]), prompts=True)
+    assert prompt.pairs == q * k - q * q / 2
+    assert attention(prompt, heads_q=4, heads_kv=2, dim_qk=8, dim_v=6).flops == 2 * 4 * (q * k - q * q / 2) * (8 + 6)
+    assert one_request(q, k).pairs - prompt.pairs == q / 2, "exact counting has half a pair more per token"
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 300), st.integers(0, 300)), min_size=1, max_size=5),
+    window=st.integers(1, 700), prompts=st.booleans(),
+)  # fmt: skip
+def test_windows_are_counted_as_contexts_are(sizes: list[tuple[int, int]], window: int, prompts: bool) -> None:
+    """A window beyond every context changes nothing; a shorter one is what each position sees, its own key half."""
+    q, before = (np.array(part) for part in zip(*sizes, strict=True))
+    load = load_of_requests(q, before, prompts=prompts, windows=(window, 700))
+    assert load.windowed[700] == (load.kv_tokens, load.pairs)
+    own = 0.5 if prompts else 0
+    seen = sum(min(at + 1, window) - (own if at < window else 0) for n, b in sizes for at in range(b, b + n))
+    assert load.windowed[window][1] == pytest.approx(seen)
 
 
 @pytest.mark.parametrize(

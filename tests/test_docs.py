@@ -61,6 +61,13 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512, "intermediate_size": 1408, '
         '"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 1024, "torch_dtype": "bfloat16"}'
     )
+    (folder / "power.csv").write_text("timestamp, index, power.draw [W]\n2024/01/31 12:34:56.789, 0, 123.45 W\n")
+    (folder / "logs").mkdir()
+    (folder / "logs" / "blocks.jsonl").write_text('{"input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n')
+    (folder / "logs" / "chat.jsonl").write_text(
+        '{"messages": [{"role": "user", "content": "?"}], "model": "m", "response": {"choices": [{"message": {"content": "!"}}], '
+        '"usage": {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}}}\n'
+    )
     for arguments in (["trace.json.gz"], ["runs/mine"], ["served", "-o", "run.duckdb"]):
         with contextlib.chdir(folder), pytest.raises(SystemExit) as stopped:
             cli.main(["ingest", *arguments, "--quiet"])

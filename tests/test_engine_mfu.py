@@ -62,7 +62,7 @@ def loads(row: dict[str, Any]) -> tuple[PhaseLoad, PhaseLoad]:
         PhaseLoad(
             reqs=row[f"{phase}_reqs"], tokens=row[f"{phase}_tokens"], kv_tokens=row[f"{phase}_kv_tokens"],
             qq=row["prefill_qq"] if phase == "prefill" else row["decode_tokens"], qk=row[f"{phase}_qk"],
-            sampled_rows=row[f"{phase}_reqs"],
+            sampled_rows=row[f"{phase}_reqs"], prompts=phase == "prefill",
         )
         for phase in ("prefill", "decode")
     )  # fmt: skip
@@ -73,8 +73,10 @@ def costs(model: ModelShape, row: dict[str, Any]) -> dict[str, Cost]:
     return {category: step_cost(model, category, *loads(row)) for category in THEIRS + LEFT_OUT}
 
 
-def triangle(model: ModelShape, qq: float, tokens: float) -> float:
-    """Operations on pairs that the causal mask leaves out: vLLM multiplies each prompt's tokens with all of it."""
+def triangle(model: ModelShape, qq: float, tokens: float = 0) -> float:
+    """Operations on pairs that the causal mask leaves out: vLLM multiplies each prompt's tokens with all of it.
+
+    A step's prompts lose q²/2; with `tokens` it is (q² − q)/2, which is exact."""
     return model.layers * 2 * model.heads_q * (model.dim_qk + model.dim_v) * (qq - tokens) / 2
 
 
@@ -89,7 +91,7 @@ def apart(ours: float, theirs: float) -> float:
 def test_operations_are_equal_step_by_step_but_for_the_triangle(steps: list[Step], model: ModelShape) -> None:
     for row, line in steps:
         found = costs(model, row)
-        masked = triangle(model, row["prefill_qq"], row["prefill_tokens"])
+        masked = triangle(model, row["prefill_qq"])
         theirs = line["totals"][0]
         assert flops(found, THEIRS) + masked == pytest.approx(theirs, rel=1e-9), row["seq"]
         assert flops(found, THEIRS + LEFT_OUT) + masked == pytest.approx(theirs, rel=LIMIT)
@@ -102,7 +104,7 @@ def test_each_part_is_equal(steps: list[Step], model: ModelShape) -> None:
         linear = parts["attn.qkv_proj"] + parts["attn.out_proj"] + parts["ffn.dense_ffn"]
         assert float(found["gemm"].flops) == pytest.approx(linear, rel=1e-9)
         assert float(found["logits"].flops) == pytest.approx(parts["unembed.unembed"], rel=1e-9)
-        masked = triangle(model, row["prefill_qq"], row["prefill_tokens"])
+        masked = triangle(model, row["prefill_qq"])
         attention = parts["attn.attn_qk"] + parts["attn.attn_av"]
         assert float(found["attention"].flops) + masked == pytest.approx(attention, rel=1e-9)
 
@@ -110,7 +112,7 @@ def test_each_part_is_equal(steps: list[Step], model: ModelShape) -> None:
 def test_operations_of_the_recorded_kernels_agree(steps: list[Step], model: ModelShape) -> None:
     """From the operands of what really ran, not from the configuration."""
     for row, line in steps:
-        masked = triangle(model, row["prefill_qq"], row["prefill_tokens"])
+        masked = triangle(model, row["prefill_qq"])
         assert row["flops"] + masked == pytest.approx(line["totals"][0], rel=LIMIT), row["seq"]
 
 

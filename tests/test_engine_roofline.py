@@ -25,7 +25,7 @@ two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU"
 OF_KIND = """
     SELECT count(*) AS n, count(*) FILTER (WHERE side = 'memory') AS memory_side,
         count(*) FILTER (WHERE bound = 'memory') AS memory_bound,
-        count(*) FILTER (WHERE bound IN ('latency', 'host', 'idle')) AS waiting,
+        count(*) FILTER (WHERE bound IN ('latency', 'host')) AS waiting,
         count(*) FILTER (WHERE latency_ns > greatest(compute_ns, memory_ns, inefficient_ns, unknown_ns)) AS mostly_latency,
         median(intensity) AS intensity, median(ridge) AS ridge, median(roof_fraction) AS roof_fraction
     FROM steps WHERE kind = 'decode'
@@ -53,7 +53,7 @@ def test_the_roofs_are_those_measured_before_the_run(llama_run: EngineRun) -> No
     assert device["peak_bandwidth"] == measured.peak_bandwidth
     assert device["ridge"] == pytest.approx(device["peak_flops"] / device["peak_bandwidth"])
     (covered,) = llama_run.rows("SELECT sum(cost_coverage * busy_ns) / sum(busy_ns) AS share FROM steps")
-    assert covered["share"] > 0.95
+    llama_run.holds(covered["share"] > 0.95, f"only {covered['share']:.0%} of the time has a possible cost")
 
 
 def test_large_products_come_near_the_roof(llama_run: EngineRun) -> None:
@@ -88,8 +88,8 @@ def test_what_is_faster_than_possible_is_flagged_and_has_no_verdict(llama_run: E
 def test_decode_is_limited_by_the_memory(llama_run: EngineRun) -> None:
     (found,) = llama_run.rows(OF_KIND)
     assert found["n"] > 25
-    assert found["memory_side"] == found["n"]
-    assert found["intensity"] < found["ridge"] / 3
+    llama_run.holds(found["memory_side"] == found["n"], f"decode steps: {found}")
+    llama_run.holds(found["intensity"] < found["ridge"] / 3, f"decode steps: {found}")
     llama_run.holds(found["memory_bound"] > found["n"] / 2, f"decode steps: {found}")
 
 
@@ -104,10 +104,7 @@ def test_a_long_prompt_is_limited_by_computing(llama_run: EngineRun) -> None:
 
 
 def test_decode_of_a_tiny_model_waits_and_starts_work(tiny_run: EngineRun) -> None:
-    """All of its weights fit the caches: time goes to starting kernels and between them.
-
-    Between them is `idle` here, until gaps have causes: only then can a step be bound by its `host`.
-    """
+    """All of its weights fit the caches: time goes to starting kernels, and to the host between them."""
     (found,) = tiny_run.rows(OF_KIND)
     assert found["n"] > 10
     tiny_run.holds(found["waiting"] > found["n"] / 2, f"tiny decode steps: {found}")

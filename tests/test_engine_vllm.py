@@ -135,6 +135,30 @@ def test_metrics_were_scraped_around_each_pass(run: Ended) -> None:
     assert text.startswith("# stepscope scraped_ns=") and "vllm:prefix_cache_queries" in text
 
 
+def test_sensors_were_sampled_over_all_passes(run: Ended) -> None:
+    path = run.run_dir / "telemetry" / "telemetry.jsonl"
+    header, *records = json_lines(path)
+    samples = [item for item in records if "kind" not in item]
+    passes = run.manifest["passes"]
+    assert samples[0]["ts_ns"] < passes[0]["start_ns"] and samples[-1]["ts_ns"] > passes[-1]["end_ns"]
+    sql = (
+        "SELECT count(*) AS n, count(cpu_util) AS util, max(cpu_util) AS most, count(power_w) AS power, "
+        "count(energy_j) AS energy, min(device) AS device, min(rank) AS rank FROM telemetry"
+    )
+    asked = subprocess.run(
+        [*COMMAND, "query", str(run.run_dir), "--json", sql], capture_output=True, text=True, check=True
+    )
+    (row,) = json.loads(asked.stdout)
+    known = sum(len(item) > 2 for item in samples)  # the first one has no share yet
+    assert row["n"] == known > 50 and row["util"] >= row["n"] * 0.8 and 0.2 < row["most"] <= 1
+    assert (row["device"], row["rank"]) == (0, 0)
+    if header["source"] == "rapl":
+        assert row["power"] == row["n"] - 1 and row["energy"] == row["n"]
+    else:
+        assert (row["power"], row["energy"]) == (0, 0), "not known is not 0"
+    assert run.manifest["telemetry"]["source"] == header["source"]
+
+
 def test_preemption_and_a_failing_profile_hook_are_recorded(tmp_path: Path) -> None:
     """A cache of 40 blocks for eight long requests; and the hook fails at the profiler's marks."""
     arguments = ("max-model-len=1024", "block-size=32", "num-gpu-blocks-override=40", "max-num-batched-tokens=256")

@@ -199,15 +199,28 @@ def test_a_target_that_cannot_be(run: Run, tmp_path: Path, target: str) -> None:
     assert (code, err.count("error: cannot write"), err.count("hint: "), names(tmp_path)) == (2, 1, 1, ["t.json"])
 
 
+def test_a_kernel_name_of_many_megabytes_costs_its_event_only(tmp_path: Path) -> None:
+    path, target = tmp_path / "huge.json", tmp_path / "run.duckdb"
+    names_of_kernels = ["one", "x" * 40_000_000, "two"]
+    events = [
+        {"ph": "X", "cat": "kernel", "name": name, "ts": 10 * at, "dur": 5, "args": {"device": 0, "stream": 7}}
+        for at, name in enumerate(names_of_kernels)
+    ]
+    path.write_text(json.dumps({"traceEvents": events}))
+    report = ingest_once([str(path)], target, IngestOptions())
+    assert report.files[0].dropped == {"too_large": 1}
+    with duckdb.connect(str(target), read_only=True) as con:
+        assert con.execute("SELECT name FROM kernels ORDER BY start_ns").fetchall() == [("one",), ("two",)]
+
+
 def test_a_run_that_another_process_added_meanwhile_is_not_lost(tmp_path: Path) -> None:
     target = tmp_path / "all.duckdb"
     first, second = (str(trace(name=name).write(tmp_path / f"{name}.json")) for name in ("one", "two"))
 
-    def other(_con: object, _run_id: str) -> None:
-        script = Path(sys.executable).with_name("stepscope")
-        subprocess.run(
-            [script, "ingest", second, "-q", "-o", target, "--name", "second"], check=True, capture_output=True
-        )
+    def other(_con: object, _run_id: str) -> None:  # not by an ingest, which would wait for its turn
+        elsewhere = tmp_path / "elsewhere.duckdb"
+        ingest_once([second], elsewhere, IngestOptions(name="second"))
+        elsewhere.replace(target)
 
     with pytest.raises(UsageProblem, match="changed by another process meanwhile"):
         ingest_once([first], target, IngestOptions(name="first", finish=other))

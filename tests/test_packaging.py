@@ -39,7 +39,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.split("/")[0] for name in names}
     assert {name for name in top if not name.endswith(".dist-info")} == {*PACKAGES, "cli.py"}
-    for name in ("traces/schema.sql", "traces/sql/link_gaps.sql", "analyzers/models.toml", "analyzers/sql/summary_steps.sql",
+    for name in ("traces/schema.sql", "traces/sql/link_window.sql", "analyzers/models.toml", "analyzers/sql/summary_steps.sql",
                  "profiler/hooks/plugin/stepscope_hook-0.1.0.dist-info/entry_points.txt"):  # fmt: skip
         assert name in names
     source = {str(path.relative_to(ROOT)) for name in PACKAGES for path in (ROOT / name).rglob("*.sql")}

@@ -228,8 +228,8 @@ def test_the_command_takes_the_degrees() -> None:
     }  # fmt: skip
 
 
-def of_run(config: dict[str, Any], **facts: Any) -> ModelShape | None:
-    con = duckdb.connect()
+def of_run(config: dict[str, Any], con: duckdb.DuckDBPyConnection | None = None, **facts: Any) -> ModelShape | None:
+    con = con or duckdb.connect()
     con.execute(schema_sql())
     con.execute(
         "INSERT INTO runs (run_id, config) VALUES ('r', ?)",
@@ -257,3 +257,26 @@ def test_a_run_whose_ranks_differ_has_no_one_model() -> None:
     assert of_run(SPARSE, data_parallel_rank=1) is None
     assert of_run(DENSE, data_parallel_size=2, data_parallel_rank=1) == shape()
     assert of_run(SPARSE, tensor_parallel_size=3, enable_expert_parallel=True) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "facts", "told"),
+    [
+        (DENSE, {"pipeline_parallel_size": 4}, "the pipeline's 4 stages are unlike each other (1, 2, 2, 1 layers), so"),
+        (SPARSE, {"data_parallel_rank": 1}, "experts compute tokens of other data-parallel replicas, of which"),
+        ({**DENSE, "model_type": "a_new_one"}, {}, "the cost model does not know model_type 'a_new_one'; give one"),
+        (DENSE, {"tensor_parallel_size": "two"}, "the engine's tensor_parallel_size is 'two', not a number"),
+        (DENSE, {"pipeline_parallel_size": -3}, "a degree of parallelism below 1"),
+        (DENSE, {"tensor_parallel_size": 3}, "heads cannot be divided over 3 ranks; give one that fits"),
+    ],
+)
+def test_a_model_that_is_not_used_is_said(config: dict[str, Any], facts: dict[str, Any], told: str) -> None:
+    con = duckdb.connect()
+    assert of_run(config, con, **facts) is None
+    rows = con.execute("SELECT check_id, status, value, message FROM health").fetchall()
+    assert [row[:3] for row in rows] == [("model_shape", "warning", None)]
+    assert told in rows[0][3] and "--" in rows[0][3]
+    con.execute("UPDATE runs SET config = json_merge_patch(config, '{\"engine_facts\": null}')")
+    pipeline._model(con, "r", given=False)
+    again = con.execute("SELECT count(*) FROM health").fetchall()
+    assert again == [(1 if config["model_type"] == "a_new_one" else 0,)], "replaced by the next analysis"

@@ -177,7 +177,7 @@ def test_steps_equal_the_cost_model_of_recorded_steps() -> None:
     shape = model_shape(model_config("gpt-oss-20b"))
     found = expected("gpt-oss-20b", "MI300X", prompt=700, context=500, batch=4, beside=(300,)).prediction
     decode = load_of_requests(np.array([1] * 4), np.array([499] * 4), windows=(128,))
-    chunk = load_of_requests(np.array([300]), np.array([0]), windows=(128,))
+    chunk = load_of_requests(np.array([300]), np.array([0]), prompts=True, windows=(128,))
     categories = (
         "gemm",
         "moe",

@@ -12,13 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 from analyzers.costing.capture import GOOD_ALIGNMENT, align
+from analyzers.pipeline import analyze_run
 from analyzers.presets import model_config
 from cli import Composition, stepscope
 from traces.capture import read_captures
 from traces.errors import UsageProblem
 from traces.ingest import IngestOptions, ingest_once
 from traces.rows import first_row
-from traces.store import TraceStore
+from traces.store import TraceStore, writing
 
 GPU = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "gpu-traces"
 MIB = 1 << 20
@@ -123,7 +124,10 @@ def test_four_traces_of_one_device_are_covered(database: Database, name: str, *,
 
 @pytest.mark.parametrize("name", ["vllm_decode_full", "vllm_prefilldecode_piecewise", "sglang_decode"])
 def test_capture_and_configuration_agree_per_category(database: Database, name: str) -> None:
-    sql = "SELECT category, sum(flops) FROM kernels WHERE category IN ('gemm', 'logits', 'attention', 'moe', 'norm', 'rope') GROUP BY ALL"
+    # of generated elementwise kernels no configuration tells anything
+    sql = (
+        "SELECT category, sum(flops) FROM kernels WHERE valid AND category <> 'elementwise' AND flops > 0 GROUP BY ALL"
+    )
     with_capture, without = (dict(database(name, capture=capture).execute(sql).fetchall()) for capture in (True, False))
     assert {"gemm", "logits", "attention", "norm", "rope"} <= set(without)
     assert without == {category: pytest.approx(flops, rel=0.05) for category, flops in with_capture.items()}
@@ -157,9 +161,15 @@ def test_the_wrong_widths_are_noticed(database: Database, tmp_path: Path) -> Non
 def test_experts_that_route_alike_are_not_impossible(database: Database) -> None:
     con = database("b300_sglang_decode_qwen3_30b_a3b")
     assert coverage(con) >= 0.90
-    assert con.execute("SELECT status, value > 0 FROM health WHERE check_id = 'expert_routing'").fetchall() == [
-        ("warning", True)
-    ]
+    assert con.execute(
+        "SELECT status, value > 0, contains(message, 'an upper limit') FROM health WHERE check_id = 'expert_routing'"
+    ).fetchall() == [("warning", True, True)]
+    (told,) = con.execute("SELECT message FROM health WHERE check_id = 'expert_routing'").fetchall()[0]
+    refuted = con.execute(
+        "SELECT count(*) FROM kernels WHERE category = 'moe' AND bytes > 0 AND roof_fraction IS NULL AND bound IS NULL AND NOT "
+        "coalesce(impossible, false)"
+    ).fetchall()
+    assert told.startswith(f"{refuted[0][0]:,} expert kernels")
     sides = con.execute("SELECT DISTINCT side FROM kernels WHERE name LIKE 'bmm\\_%' ESCAPE '\\'").fetchall()
     assert sides == [("memory",)]
 
@@ -316,3 +326,21 @@ def test_nothing_is_known_and_the_command_says_so(tmp_path: Path) -> None:
     text = CliRunner().invoke(stepscope, ["roofline", str(target)])
     assert text.exit_code == 0, text.output
     assert "--peak-flops" in text.output and "--model-config" in text.output
+
+
+def test_a_recorded_model_that_is_not_understood_is_said(tmp_path: Path) -> None:
+    trace = CPU / "vllm_cpu/tiny_detailed_shapes.pt.trace.json.gz"
+    if not trace.exists():
+        pytest.skip(f"sample recording is not here: {trace}")
+    target = tmp_path / "cpu.duckdb"
+    ingest_once([str(trace)], target, IngestOptions(finish=Composition().analysis()))
+    with writing(target) as con:
+        changed = {"model_config": model_config("tiny") | {"model_type": "a_new_one"}}
+        con.execute("UPDATE runs SET config = json_merge_patch(config, ?::JSON)", [json.dumps(changed)])
+    analyze_run(str(target))
+    hints = json.loads(CliRunner().invoke(stepscope, ["roofline", str(target), "--json"]).stdout)["hints"]
+    told = [hint for hint in hints if "a_new_one" in hint]
+    assert len(told) == 1 and "--model-config" in told[0] and "recorded operands only" in told[0]
+    analyze_run(str(target), model_config("tiny"))
+    hints = json.loads(CliRunner().invoke(stepscope, ["roofline", str(target), "--json"]).stdout)["hints"]
+    assert not any("model_type" in hint or "the model is not known" in hint for hint in hints)

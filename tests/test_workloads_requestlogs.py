@@ -196,8 +196,8 @@ def test_mooncake_bad_rows(bad: str, message: str, tmp_path: Path) -> None:
 
 def test_files_that_are_no_log(tmp_path: Path) -> None:
     for text, message in (
-        ("", "looks like none of the request logs known: azure, mooncake"),
-        ("a,b\n1,2\n", "looks like none of the request logs known: azure, mooncake"),
+        ("", "looks like none of the request logs known: azure, burstgpt, tracelab, coding_agent, bailian"),
+        ("a,b\n1,2\n", "looks like none of the request logs known: azure, burstgpt, tracelab, coding_agent, bailian"),
         (HEADER, "holds no request"),
         (HEADER + "x,y,z\n", ":2: TIMESTAMP is not a date and time"),
     ):
@@ -211,7 +211,10 @@ def test_files_that_are_no_log(tmp_path: Path) -> None:
     path.write_text("1,2,3\n")
     with pytest.raises(UnreadableInput, match="are not named"):
         read_request_log(path, LogOptions(), name="azure")
-    with pytest.raises(UsageProblem, match="unknown request-log format 'burst'; known: azure, mooncake"):
+    with pytest.raises(
+        UsageProblem,
+        match="unknown request-log format 'burst'; known: azure, burstgpt, tracelab, coding_agent, bailian",
+    ):
         read_request_log(path, LogOptions(), name="burst")
 
 

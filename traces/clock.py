@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 
+from traces.errors import UsageProblem
+
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 INT64_MAX = 2**63 - 1
 MOST_NS = 2**62 - 1  # the year 2116: what lies beyond is no time, and between two times there are less than 2^63 ns
 
+_OFFSET = re.compile(r"([+-]?)(\d{1,2})(?::?([0-5]\d))?")
 _DECIMAL = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
 
 
@@ -41,3 +44,12 @@ def decimal_us_to_ns(text: str) -> int | None:
     if value > INT64_MAX:
         return None
     return -value if sign == "-" else value
+
+
+def utc_offset_ns(text: str) -> int:
+    """By how much a local time is ahead of UTC: `+02:00`, `-7`, `0530`. Raises UsageProblem."""
+    match = _OFFSET.fullmatch(text.strip().removeprefix("UTC"))
+    if match is None or int(match.group(2)) > 14:
+        raise UsageProblem(f"cannot read the offset {text[:40]!r}", hint="--utc-offset takes +HH:MM, such as +02:00")
+    minutes = int(match.group(2)) * 60 + int(match.group(3) or 0)
+    return (-minutes if match.group(1) == "-" else minutes) * 60 * NS_PER_S

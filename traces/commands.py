@@ -28,14 +28,20 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ingest_paths(
-    paths: Sequence[str], target: Path, *, finish: Any, quiet: bool, name: str | None = None, stacks: bool = False
-) -> Any:
+    paths: Sequence[str], target: Path, *, finish: Any, quiet: bool, name: str | None = None, stacks: bool = False,
+    utc_offset: str | None = None, sensor_interval_s: float | None = None,
+) -> Any:  # fmt: skip
     """Ingest with progress on stderr; returns the IngestReport."""
+    from traces.clock import NS_PER_S, utc_offset_ns
     from traces.ingest import IngestOptions, ingest_once
     from traces.progress import IngestProgress
 
     with IngestProgress(quiet=quiet) as progress:
-        options = IngestOptions(name=name, stacks=stacks, progress=progress.update, finish=finish)
+        options = IngestOptions(
+            name=name, stacks=stacks, progress=progress.update, finish=finish,
+            utc_offset_ns=None if utc_offset is None else utc_offset_ns(utc_offset),
+            sensor_interval_ns=None if sensor_interval_s is None else round(sensor_interval_s * NS_PER_S),
+        )  # fmt: skip
         report = ingest_once(paths, target, options)
     if not quiet:
         for line in progress.describe(report):
@@ -50,20 +56,31 @@ def ingest_paths(
 @click.option("--stacks", is_flag=True, help="Keep every Python frame (three quarters of many files).")
 @click.option("--no-analyze", is_flag=True, help="Link only; fill derived tables later with `analyze`.")
 @analysis_options
+@click.option("--utc-offset", metavar="+HH:MM", help="Of the local times in sensor logs; default: taken as UTC.")
+@click.option(
+    "--sensor-interval",
+    "sensor_interval_s",
+    metavar="S",
+    type=click.FloatRange(0.001, 3600),
+    help="Seconds between samples of dmon logs without times; default: 1.",
+)
 @click.option("--strict", is_flag=True, help="Exit 5 when health checks withhold a number.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @click.pass_obj
 def ingest(
     obj: Any, /, paths: tuple[str, ...], out: Path | None, name: str | None, stacks: bool, no_analyze: bool,
-    strict: bool, quiet: bool, **analysis: Any,
+    strict: bool, quiet: bool, utc_offset: str | None, sensor_interval_s: float | None, **analysis: Any,
 ) -> None:  # fmt: skip
-    """Read traces (torch profiler JSON, Nsight SQLite), a directory of ranks, or a run directory into a database."""
+    """Read traces (torch profiler JSON, Nsight SQLite), sensor logs, or a run directory into a database."""
     from traces.ingest import default_target
     from traces.strict import refuse_withheld
 
     target = out or default_target(paths)
     finish = None if no_analyze else obj.analysis(**analysis)
-    report = ingest_paths(paths, target, finish=finish, quiet=quiet, name=name, stacks=stacks)
+    report = ingest_paths(
+        paths, target, finish=finish, quiet=quiet, name=name, stacks=stacks, utc_offset=utc_offset,
+        sensor_interval_s=sensor_interval_s,
+    )  # fmt: skip
     click.echo(f"{target}#{report.run_id}")
     if strict:
         refuse_withheld(target, report.run_id)

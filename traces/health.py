@@ -37,9 +37,12 @@ CHECKS: tuple[str, ...] = (
 SEVERAL_RANKS_CHECKS: tuple[str, ...] = ("health_pid_clash",)
 # These read the staging tables, which are there only while a recording is ingested; their ids are kept afterwards.
 STAGE_CHECKS: tuple[str, ...] = (
-    "health_missing_ranks", "health_graph_level", "health_ledger_match", "health_label_phases",
+    "health_missing_ranks", "health_graph_level", "health_ledger_match", "health_label_phases", "health_telemetry",
 )  # fmt: skip
-_STAGE_CHECK_IDS = "('missing_ranks', 'graph_level', 'ledger_match', 'label_phases')"
+_STAGE_CHECK_IDS = (
+    "('missing_ranks', 'graph_level', 'ledger_match', 'label_phases', "
+    "'telemetry_power', 'telemetry_overlap', 'telemetry_notes')"
+)
 
 _INSERT = (
     "INSERT INTO health (run_id, rank, check_id, status, value, threshold, affects, message) "

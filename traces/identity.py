@@ -50,13 +50,7 @@ def describe_run(con: duckdb.DuckDBPyConnection, run_id: str, manifest: RunManif
         "SELECT meta FROM stage.sources WHERE role = 'trace' ORDER BY rank, src"
     ).fetchall() if row[0]]  # fmt: skip
     _describe_devices(con, run_id, metas, manifest)
-    window = first_row(
-        con.execute("SELECT min(window_start_ns), max(window_end_ns) FROM devices WHERE run_id = ?", [run_id])
-    ) or (None, None)
-    if window[0] is None:
-        window = first_row(
-            con.execute("SELECT min(host_start_ns), max(host_end_ns) FROM steps WHERE run_id = ?", [run_id])
-        ) or (None, None)
+    window = _window(con, run_id)
     engine = _engine(con, metas, manifest)
     row = {
         "run_id": run_id,
@@ -75,6 +69,19 @@ def describe_run(con: duckdb.DuckDBPyConnection, run_id: str, manifest: RunManif
         "schema_version": SCHEMA_VERSION,
     }
     con.execute(f"INSERT INTO runs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values()))
+
+
+def _window(con: duckdb.DuckDBPyConnection, run_id: str) -> tuple[int | None, int | None]:
+    """Of the devices; else of the steps; else of the sensors, where nothing else was recorded."""
+    for columns, table in (
+        ("min(window_start_ns), max(window_end_ns)", "devices"),
+        ("min(host_start_ns), max(host_end_ns)", "steps"),
+        ("min(ts_ns), max(ts_ns)", "telemetry"),
+    ):
+        row = first_row(con.execute(f"SELECT {columns} FROM {table} WHERE run_id = ?", [run_id]))
+        if row is not None and row[0] is not None:
+            return row[0], row[1]
+    return None, None
 
 
 def _engine(con: duckdb.DuckDBPyConnection, metas: Sequence[dict[str, Any]], manifest: RunManifest | None) -> str:
@@ -110,6 +117,11 @@ def _device_kind(
     vendors = {
         row[0] for row in con.execute("SELECT DISTINCT vendor FROM devices WHERE run_id = ?", [run_id]).fetchall()
     }
+    if not vendors and not kinds:  # sensors alone
+        sources = {
+            row[0] for row in con.execute("SELECT DISTINCT source FROM sensors WHERE run_id = ?", [run_id]).fetchall()
+        }
+        return "cuda" if sources & {"nvml", "nvidia-smi", "dcgm", "prometheus"} else "cpu" if sources else None
     return {"nvidia": "cuda", "amd": "hip"}.get(next(iter(vendors - {None}), ""))
 
 

@@ -16,7 +16,8 @@ from traces.sniff import PIPE, file_problem, find_reader, hint_of, looks_like_ca
 # Suffixes looked for in directories; a file named by itself is judged by its content alone.
 KNOWN_SUFFIXES = (
     ".json", ".json.gz", ".json.zst", ".jsonl", ".jsonl.gz", ".jsonl.zst",
-    ".sqlite", ".sqlite3", ".nsys-rep", ".qdrep", ".prom", ".prom.gz",
+    ".sqlite", ".sqlite3", ".nsys-rep", ".qdrep", ".prom", ".prom.gz", "prompts.parquet",
+    ".csv", ".csv.gz", ".dmon", ".dmon.gz",
 )  # fmt: skip
 # Files that stand beside recordings and are none: model folders, engine settings, lists of captured graphs.
 _NO_RECORDING = frozenset({
@@ -25,6 +26,8 @@ _NO_RECORDING = frozenset({
 })  # fmt: skip
 _ROLE_OF_READER = {
     "kineto": "trace", "nsys": "trace", "schedule": "ledger", "requests": "requests", "metrics": "metrics",
+    "prompts": "prompts", "telemetry": "telemetry", "nvidia-smi": "telemetry", "dcgm": "telemetry",
+    "prometheus": "telemetry",
 }  # fmt: skip
 _RANK = re.compile(r"(?<![A-Za-z])rank[-_]?(\d{1,5})(?!\d)", re.IGNORECASE)
 _COORDINATE = re.compile(r"(?<![A-Za-z])([DPTE]P)-(\d{1,5})(?!\d)")  # SGLang: id-TP-0-DP-1-DECODE
@@ -85,7 +88,7 @@ def classify(path: Path, head: bytes, reader: str | None) -> str:
         return "frontend"
     if name.startswith("graph_capture") or (path.parent.name == "capture" and name.startswith("bs_")):
         return "capture"
-    if name.startswith("telemetry"):
+    if name.startswith("telemetry") and _ROLE_OF_READER.get(reader or "") != "trace":
         return "telemetry"
     if reader == "kineto" and looks_like_capture(head):
         return "capture"
@@ -174,7 +177,7 @@ def _inspect(path: Path, *, named: bool) -> InputFile:
         reader=None if reader is None else reader.name,
         stage=stage.group(1) if stage else None,
         bytes=size,
-        problem=None if reader is not None or role == "telemetry" else _unknown(path, head, named=named),
+        problem=None if reader is not None else _unknown(path, head, named=named or role == "telemetry"),
     )
 
 

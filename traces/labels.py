@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
-import polars as pl
+if TYPE_CHECKING:
+    import polars as pl
 
 CAVEATS: dict[str, str] = {
     "generation_multi_token": "generation computes more tokens than it has requests: speculation, or a preempted "
@@ -74,7 +76,8 @@ class StepLabel:
         return sum(getattr(self, name) is not None for name in _QUANTITIES)
 
 
-_QUANTITIES = tuple(item.name for item in fields(StepLabel) if item.name not in {"form", "kind", "engine", "caveats"})
+TEXT_FIELDS = ("form", "kind", "engine")
+_QUANTITIES = tuple(item.name for item in fields(StepLabel) if item.name not in {*TEXT_FIELDS, "caveats"})
 
 _N = r"(\d{1,18})"
 _SUMS = rf"\(sq{_N}sk{_N}sqsq{_N}sqsk{_N}\)"
@@ -131,17 +134,27 @@ def prefer(first: StepLabel, second: StepLabel) -> StepLabel:
     return replace(rich, kind=kind, engine=engine, caveats=tuple(caveats), **merged)
 
 
+def label_columns(parsed: Sequence[StepLabel]) -> dict[str, list[object]]:
+    """The fields of StepLabel, one list each: TEXT_FIELDS are text, `caveats` a list of ids, the others whole numbers."""
+    names = (*TEXT_FIELDS, *_QUANTITIES)
+    columns: dict[str, list[object]] = {name: [getattr(label, name) for label in parsed] for name in names}
+    columns["caveats"] = [list(label.caveats) for label in parsed]
+    return columns
+
+
 def label_frame(parsed: Sequence[StepLabel]) -> pl.DataFrame:
     """One row per label with the fields of StepLabel; `caveats` is a list of ids."""
-    schema: dict[str, pl.DataType] = {"form": pl.String(), "kind": pl.String(), "engine": pl.String()}
+    import polars as pl  # an ingest does without
+
+    schema: dict[str, pl.DataType] = {name: pl.String() for name in TEXT_FIELDS}
     schema |= {name: pl.Int64() for name in _QUANTITIES}
-    columns: dict[str, list[object]] = {name: [getattr(label, name) for label in parsed] for name in schema}
-    columns["caveats"] = [list(label.caveats) for label in parsed]
-    return pl.DataFrame(columns, schema=schema | {"caveats": pl.List(pl.String())})
+    return pl.DataFrame(label_columns(parsed), schema=schema | {"caveats": pl.List(pl.String())})
 
 
 def parse_labels(names: pl.Series) -> pl.DataFrame:
     """One row per distinct step label in `names`: `label` and the fields of StepLabel. Other names give no row."""
+    import polars as pl
+
     texts = names.drop_nulls().unique(maintain_order=True).to_list()
     read = [(text, label) for text in texts if (label := parse(text)) is not None]
     data = label_frame([label for _, label in read])

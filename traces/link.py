@@ -1,7 +1,7 @@
-"""Structure at ingest: staging rows → activities, launches, steps, requests of the data contract, by SQL only.
+"""Structure at ingest: staging rows → activities, launches, steps, requests of the data contract, by SQL.
 
 Each `sql/link_*.sql` answers one question and says so in its header. Python decides which of them apply and parses the
-few distinct step labels; it never loops over events.
+few distinct step labels; it never loops over events. Busy parts and gaps come of one pass over columns (sweep.py).
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from functools import reduce
 
 import duckdb
-import polars as pl
+import pyarrow as pa
 
 from traces import health, labels
 from traces.readers.staging import LOG_TABLES
 from traces.rows import first_row
 from traces.store import named_sql
+from traces.sweep import Sweep
 
 MOST_MEMORY_BYTES = 16 * 2**30  # what linking may ask for in the end
-_SQL_TYPES = {"uint32": "UINTEGER", "int64": "BIGINT", "string": "VARCHAR", "double": "DOUBLE", "bool": "BOOLEAN"}
+_SQL_TYPES = {"uint32": "UINTEGER", "int64": "BIGINT", "string": "VARCHAR", "double": "DOUBLE", "bool": "BOOLEAN",
+              "list<item: uint64>": "UBIGINT[]", "list<item: string>": "VARCHAR[]", "list<item: int64>": "BIGINT[]"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +54,34 @@ def link(con: duckdb.DuckDBPyConnection, context: LinkContext) -> None:
     _run(con, "link_steps", "link_ledger")
     if not _count(con, "stage.step"):
         _run(con, "link_ledger_only")
-    _run(con, "link_kernels", "link_busy", "store_kernels", "store_host", "link_step_rows", "link_gaps", "step_idle")
-    _run(con, "link_ledger_phases", "link_requests")
+    _run(con, "link_kernels")
+    outside = _sweep(con, context.run_id)
+    _run(con, "store_kernels", "store_host", "link_step_rows", "link_devices")
+    if outside:
+        _run(con, "step_idle")
+    _run(con, "link_ledger_phases", "link_requests", "link_prompts", "link_telemetry")
 
 
 def _run(con: duckdb.DuckDBPyConnection, *names: str) -> None:
     for name in names:
         for statement in con.extract_statements(named_sql(name)):
             _execute(con, statement)
+
+
+def _sweep(con: duckdb.DuckDBPyConnection, run_id: str) -> bool:
+    """Gaps and busy parts; whether activities lie outside the windows, so that spans of steps go beyond what was swept."""
+    sweep = Sweep(con, run_id)
+    row = first_row(con.execute("SELECT current_setting('preserve_insertion_order')"))
+    con.execute("SET preserve_insertion_order = true")  # the timeline is stored and read in order
+    _run(con, "link_window")
+    sweep.run()
+    con.execute(f"SET preserve_insertion_order = {str(bool(row and row[0])).lower()}")
+    if not sweep.in_turn:
+        _run(con, "link_busy")
+    outside = _count(con, "stage.activity WHERE valid") > sweep.activities
+    if outside:
+        con.execute("DELETE FROM stage.step_gap")
+    return outside
 
 
 def _execute(con: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
@@ -103,19 +125,20 @@ def _set_variables(con: duckdb.DuckDBPyConnection, context: LinkContext) -> None
 
 def _parse_labels(con: duckdb.DuckDBPyConnection) -> None:
     """stage.label_name: which names are step labels; stage.label_form: form and detail of each distinct one."""
-    names = pl.DataFrame(
-        con.sql(
-            "SELECT DISTINCT t.src, t.id AS name, t.text AS label FROM stage.events AS e "
-            "JOIN stage.strings AS t ON t.src = e.src AND t.id = e.name WHERE e.cat = 13"
-        ).to_arrow_table()
-    )
-    texts = names["label"].unique(maintain_order=True).to_list()
+    names = con.sql(
+        "SELECT DISTINCT t.src, t.id AS name, t.text AS label FROM stage.events AS e "
+        "JOIN stage.strings AS t ON t.src = e.src AND t.id = e.name WHERE e.cat = 13"
+    ).to_arrow_table()
+    texts = dict.fromkeys(names["label"].to_pylist())
     parsed = [(text, label) for text in texts if (label := labels.parse(text)) is not None]
-    rows = [(text, label.form, label.known_fields) for text, label in parsed]
-    schema = {"label": pl.String, "form": pl.String, "detail": pl.Int64}
-    forms = pl.DataFrame(rows, schema=schema, orient="row")
-    _store_frame(con, "stage.label_name", names.join(forms.select("label"), on="label", how="semi"))
-    _store_frame(con, "stage.label_form", forms)
+    forms: dict[str, list[object]] = {
+        "label": [text for text, _ in parsed],
+        "form": [label.form for _, label in parsed],
+        "detail": [label.known_fields for _, label in parsed],
+    }
+    schema = pa.schema([("label", pa.string()), ("form", pa.string()), ("detail", pa.int64())])
+    _store_table(con, "stage.label_form", pa.table(forms, schema=schema))
+    _store_table(con, "stage.label_name", names, "SEMI JOIN stage.label_form USING (label)")
 
 
 def _merge_labels(con: duckdb.DuckDBPyConnection) -> None:
@@ -126,14 +149,17 @@ def _merge_labels(con: duckdb.DuckDBPyConnection) -> None:
     merged = [
         reduce(labels.prefer, [label for text in texts if (label := labels.parse(text)) is not None]) for texts in sets
     ]
-    data = labels.label_frame(merged).with_columns(pl.Series("labels", sets, dtype=pl.List(pl.String)))
-    _store_frame(con, "stage.label", data)
+    columns = labels.label_columns(merged) | {"labels": sets}
+    lists = {"caveats", "labels"}
+    types = {name: pa.string() if name in labels.TEXT_FIELDS else pa.int64() for name in columns.keys() - lists}
+    types |= dict.fromkeys(lists, pa.list_(pa.string()))
+    _store_table(con, "stage.label", pa.table(columns, schema=pa.schema([(name, types[name]) for name in columns])))
 
 
-def _store_frame(con: duckdb.DuckDBPyConnection, table: str, data: pl.DataFrame) -> None:
-    con.register("frame_to_store", data.to_arrow())
-    con.execute(f"CREATE TABLE {table} AS SELECT * FROM frame_to_store")
-    con.unregister("frame_to_store")
+def _store_table(con: duckdb.DuckDBPyConnection, table: str, data: pa.Table, condition: str = "") -> None:
+    con.register("rows_to_store", data)
+    con.execute(f"CREATE TABLE {table} AS SELECT * FROM rows_to_store {condition}")
+    con.unregister("rows_to_store")
 
 
 def _is_cpu_recording(con: duckdb.DuckDBPyConnection) -> bool:

@@ -26,6 +26,9 @@ class PassRecord:
     failed: int
     output_tokens: int
     first_cached_tokens: int | None = None  # of the pass's first request: 0 proves that passes do not feed each other
+    late_p50_ns: int | None = None  # from when requests were due to when the client sent them
+    late_p99_ns: int | None = None
+    late_max_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,7 @@ class RunManifest:
     seed: int | None = None
     workload: dict[str, Any] = field(default_factory=dict)
     engine_argv: list[str] = field(default_factory=list)
+    engine_args: list[str] | None = None  # K=V or K as the user gave them: with them, workload and seed a run is repeated
     engine_env: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     passes: list[PassRecord] = field(default_factory=list)
@@ -67,6 +71,7 @@ class RunManifest:
     calibration: dict[str, Any] | None = None  # traces.calibration.Calibration of this machine, CPU engines only
     hook_errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    telemetry: dict[str, Any] = field(default_factory=dict)  # source, hz and devices of the sampled sensors
     failure: str | None = None
 
     def write(self, directory: Path) -> Path:

@@ -61,7 +61,7 @@ CREATE TABLE kernels (
     op_dtypes JSON,                    -- input types of that operator
     bytes_copied BIGINT,               -- bytes moved by a memcpy or memset, as recorded
     flops DOUBLE,                      -- FLOP
-    bytes DOUBLE,                      -- bytes of memory traffic
+    bytes DOUBLE,                      -- bytes of memory traffic; of a collective, what the rank sends
     cost_source VARCHAR,               -- 'shapes' | 'capture' | 'model'; NULL: not known
     intensity DOUBLE,                  -- FLOP/byte
     side VARCHAR,                      -- 'compute' | 'memory'
@@ -226,7 +226,17 @@ CREATE TABLE metrics (
     value DOUBLE                       -- its value, in the metric's own unit
 );
 
--- One row per message of a prompt.
+-- One row per request whose prompt is known by keys: 64-bit hashes under a secret that was thrown away with the run.
+CREATE TABLE prompts (
+    run_id VARCHAR NOT NULL,
+    request_id VARCHAR NOT NULL,       -- requests.request_id
+    prompt_tokens BIGINT,              -- tokens
+    key_tokens BIGINT,                 -- tokens per prefix key: 1, or the engine's block where only the engine knows the prompt
+    prefix_keys UBIGINT[],             -- of the context (prompt, then output) up to every token or block: equal in two rows means equal text up to there
+    tail_keys UBIGINT[]                -- per token of the prompt: equal means equal text from there to the segment's end; NULL: segments not known
+);
+
+-- One row per message of a prompt; they tile it. What the template puts before a message belongs to it.
 CREATE TABLE prompt_segments (
     run_id VARCHAR NOT NULL,
     request_id VARCHAR NOT NULL,       -- requests.request_id
@@ -241,14 +251,15 @@ CREATE TABLE reuse (
     run_id VARCHAR NOT NULL,
     request_id VARCHAR NOT NULL,       -- requests.request_id
     piece VARCHAR,                     -- 'cached' | 'fresh' | 'resent_output' | 'lost'
-    cause VARCHAR,                     -- of lost: 'prefix_changed' | 'evicted' | 'block_remainder' | 'caching_off' | 'other_replica'
+    cause VARCHAR,                     -- of lost: 'prefix_changed' | 'evicted' | 'block_remainder' | 'caching_off' | 'other_replica'; NULL: the block size is not known
     start_token BIGINT,                -- index of its first token
     tokens BIGINT,                     -- tokens
     role VARCHAR,                      -- role of the segment it lies in
     device_ns BIGINT,                  -- ns of device time
     energy_j DOUBLE,                   -- J
     divergence_token BIGINT,           -- index of the first different token
-    divergence_role VARCHAR            -- role of the segment that lies in
+    divergence_role VARCHAR,           -- role of the segment that lies in
+    detail VARCHAR                     -- what can be told of the cause, in words
 );
 
 -- One row per piece of device time without activity, each with one cause.
@@ -350,17 +361,42 @@ CREATE TABLE clock_offsets (
 CREATE TABLE findings (
     run_id VARCHAR NOT NULL,
     finding_id VARCHAR NOT NULL,       -- stable id
+    place BIGINT,                      -- from 1, by time_ns
     severity VARCHAR,                  -- 'info' | 'warning' | 'critical'
     title VARCHAR,                     -- in words
-    device_ns BIGINT,                  -- ns it explains
+    cause VARCHAR,                     -- why, in words
+    device_ns BIGINT,                  -- ns it explains; NULL: not recorded
     energy_j DOUBLE,                   -- J it explains
-    share DOUBLE,                      -- share of the window, 0..1
-    predicted_gain DOUBLE,             -- share of the window that goes away with the cause
+    share DOUBLE,                      -- device_ns as a share of the devices' window, 0..1
+    time_ns BIGINT,                    -- ns that rank it: device_ns, else an estimate
+    predicted_gain DOUBLE,             -- share of what gain_of names that goes away with the cause, 0..1; NULL: only said
     gain_low DOUBLE,                   -- lower end of its interval
     gain_high DOUBLE,                  -- upper end
+    gain_of VARCHAR,                   -- 'step_time' (of the engine's steps) | 'busy' | 'window' | 'energy'
     evidence VARCHAR,                  -- SQL that shows the rows
     fix VARCHAR,                       -- the flag or change that does it
-    proof JSON                         -- how to re-run with the fix
+    proof JSON                         -- how to re-run with the fix: workload, engine_args, without; NULL: no run of ours shows it
+);
+
+-- One row per run of `prove`.
+CREATE TABLE proofs (
+    run_id VARCHAR NOT NULL,
+    finding_id VARCHAR NOT NULL,       -- findings.finding_id; 'none': the run compared with itself
+    created_ns BIGINT,                 -- ns since the epoch
+    verdict VARCHAR,                   -- 'confirmed' | 'refuted' | 'unclear' | 'no difference'
+    predicted_gain DOUBLE,             -- as findings had it
+    gain_low DOUBLE,                   -- lower end of its interval
+    gain_high DOUBLE,                  -- upper end
+    measured_gain DOUBLE,              -- share of the engine's step time that went away, of all passes
+    noise DOUBLE,                      -- what the measured gain may be off by (95 %), from the spread of equal passes
+    baseline_spread DOUBLE,            -- A against A: largest difference of two baseline passes, share of their mean
+    changed_spread DOUBLE,             -- B against B: the same of the changed passes
+    rounds BIGINT,                     -- passes of each
+    baseline_ns BIGINT,                -- ns of the engine's step time of a baseline pass, mean
+    changed_ns BIGINT,                 -- ns of a changed pass, mean
+    passes JSON,                       -- of each pass: side, name, step_ns, steps, requests, prompt_tokens, cached_tokens
+    change JSON,                       -- what was changed: workload, engine_args, without
+    directory VARCHAR                  -- where the run directories of the passes are
 );
 
 -- One row per file that was ingested.
@@ -368,7 +404,7 @@ CREATE TABLE sources (
     run_id VARCHAR NOT NULL,
     src INTEGER NOT NULL,              -- ordinal of the file
     name VARCHAR,                      -- file name
-    role VARCHAR,                      -- 'trace' | 'frontend' | 'capture' | 'ledger' | 'requests' | 'metrics' | 'telemetry'
+    role VARCHAR,                      -- 'trace' | 'frontend' | 'capture' | 'ledger' | 'requests' | 'metrics' | 'telemetry' | 'prompts'
     format VARCHAR,                    -- reader
     sha256 VARCHAR,                    -- of the file as it lay on disk
     bytes BIGINT,                      -- bytes on disk

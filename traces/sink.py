@@ -13,6 +13,7 @@ class StageSink:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection.cursor()
+        self._connection.execute("SET enable_progress_bar = false")  # a setting of each cursor
         self._lock = threading.Lock()
         self._closed = False
         self.rows: dict[str, int] = {}

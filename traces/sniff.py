@@ -25,10 +25,16 @@ READERS: tuple[tuple[str, str, str], ...] = (
     ("nsys", "traces.readers.nsys", "NsysReader"),
     ("schedule", "traces.readers.schedule", "ScheduleReader"),
     ("requests", "traces.readers.requests", "RequestsReader"),
+    ("prompts", "traces.readers.prompts", "PromptsReader"),
+    ("telemetry", "traces.readers.telemetry", "TelemetryReader"),
+    ("nvidia-smi", "traces.readers.telemetry_smi", "SmiReader"),
+    ("dcgm", "traces.readers.telemetry_dcgm", "DcgmReader"),
+    ("prometheus", "traces.readers.telemetry_prometheus", "PrometheusReader"),
     ("metrics", "traces.readers.metrics", "MetricsReader"),
     ("kineto", "traces.readers.kineto", "KinetoReader"),
 )
 
+_EVENT_LIST = re.compile(rb'"traceEvents"\s*+:\s*+\[')
 PIPE = "is a pipe"
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -107,7 +113,10 @@ def reader_named(name: str) -> Reader:
 
 def find_reader(path: Path, head: bytes) -> Reader | None:
     """The first reader that takes a file with this head; None where none does."""
-    for name, _, _ in READERS:
+    names = [name for name, _, _ in READERS]
+    if _EVENT_LIST.search(head):  # nothing else has one, and the other readers take their time to load
+        names.insert(0, names.pop())
+    for name in names:
         reader = reader_named(name)
         if reader.sniff(path, head):
             return reader

@@ -10,16 +10,20 @@ from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
-import polars as pl
 
 from traces.errors import NothingToAnalyze, UnreadableInput, UsageProblem
+from traces.lock import sole_writer
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SCHEMA_VERSION = 1
 DATABASE_NAME = "run.duckdb"
 _FULL = ("No space left", "File too large", "Disk quota exceeded")  # as the C library words them
+_NO_PROGRESS_BAR = "SET enable_progress_bar = false"  # DuckDB writes one to stdout when a statement takes seconds
 _READ_SETTINGS = {"enable_external_access": "false", "autoload_known_extensions": "false"}
 
 
@@ -83,6 +87,7 @@ class TraceStore:
             hint = "another stepscope may be writing it" if "lock" in str(error) else "make it with `stepscope ingest`"
             raise UnreadableInput(f"{path} is not a readable run database", hint=hint) from error
         try:
+            connection.execute(_NO_PROGRESS_BAR)
             return cls(connection, path, _select_run(connection, path, run_id))
         except BaseException:
             connection.close()
@@ -118,6 +123,8 @@ class TraceStore:
 
 def frame(result: duckdb.DuckDBPyRelation) -> pl.DataFrame:
     """A result as a frame; HUGEINT sums come back as Int64, which all our nanoseconds fit."""
+    import polars as pl  # an ingest does without
+
     data = pl.DataFrame(result.to_arrow_table())
     wide = [name for name, kind in data.schema.items() if kind in (pl.Int128, pl.Decimal)]
     return data.with_columns(pl.col(name).cast(pl.Int64) for name in wide) if wide else data
@@ -183,20 +190,36 @@ def writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection to a database that replaces `target` when the block ends well, and vanishes otherwise.
 
     An existing database is copied first, so that what it holds stays and a failure (a full disk, ctrl-C) leaves it as
-    it was. Atomicity comes from the rename: DuckDB's memory limit does not bound one large transaction.
+    it was. One process writes at a time, and another one waits its turn for a while (lock.py). Atomicity comes from the
+    rename: DuckDB's memory limit does not bound one large transaction.
     """
     try:
         if target.is_dir() or not target.name:
             raise UsageProblem(f"{target} is a directory", hint="give a file name that ends in .duckdb")
-        before = _version(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageProblem(f"cannot write {target}: {error.strerror}", hint="choose another --out") from error
+    try:
+        with sole_writer(target):
+            yield from _replacing(target)
+    except duckdb.InterruptException as error:
+        raise KeyboardInterrupt from error
+    except (duckdb.Error, OSError) as error:
+        problem = _write_problem(error, target)
+        if problem is None:
+            raise
+        raise problem from error
+
+
+def _replacing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    before = _version(target)
     scratch = target.with_name(f".{target.name}.part-{os.getpid()}")
     try:
         _prepare(target, scratch)
         connection = duckdb.connect(str(scratch))
         try:
             connection.execute("SET preserve_insertion_order = false")
+            connection.execute(_NO_PROGRESS_BAR)
             if not connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'runs'").fetchall():
                 connection.execute(schema_sql())
             yield connection
@@ -208,13 +231,6 @@ def writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
                 f"{target} was changed by another process meanwhile: nothing was written", hint="run the command again"
             )
         scratch.replace(target)
-    except duckdb.InterruptException as error:
-        raise KeyboardInterrupt from error
-    except (duckdb.Error, OSError) as error:
-        problem = _write_problem(error, target)
-        if problem is None:
-            raise
-        raise problem from error
     finally:
         for leftover in (scratch, scratch.with_name(scratch.name + ".wal")):
             with contextlib.suppress(OSError):  # where it could not be made, what kept it from that has been said
@@ -248,7 +264,6 @@ def _write_problem(error: duckdb.Error | OSError, target: Path) -> UsageProblem 
 
 
 def _prepare(target: Path, scratch: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
     scratch.unlink(missing_ok=True)
     if target.exists():
         with contextlib.suppress(NothingToAnalyze):  # a database of ours without a run may be filled

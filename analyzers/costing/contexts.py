@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -30,24 +30,20 @@ class StepLoads:
     windows: pl.DataFrame
 
     def phase(self, name: str, span: int | None = None) -> PhaseLoad:
-        """The load of 'prefill' or 'decode'. Prefill takes q²/2 off as the causal triangle (method §5)."""
+        """The load of 'prefill' or 'decode'."""
         have = {part: self._column(f"{name}_{part}") for part in _LOADS}
-        triangle = have["qq"] + have["tokens"] if name == "prefill" else have["qq"]
-        windowed: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
-        if span is not None:
-            windowed[span] = self._windowed(name, span, have, triangle)
-        return PhaseLoad(
-            reqs=have["reqs"], tokens=have["tokens"], kv_tokens=have["kv"], qq=triangle, qk=have["qk"],
-            sampled_rows=have["sampled"], windowed=dict(windowed),
+        load = PhaseLoad(
+            reqs=have["reqs"], tokens=have["tokens"], kv_tokens=have["kv"], qq=have["qq"], qk=have["qk"],
+            sampled_rows=have["sampled"], prompts=name == "prefill",
         )  # fmt: skip
+        return load if span is None else replace(load, windowed={span: self._windowed(name, span, load)})
 
-    def _windowed(self, name: str, span: int, have: dict[str, Floats], triangle: Floats) -> tuple[Floats, Floats]:
+    def _windowed(self, name: str, span: int, load: PhaseLoad) -> tuple[Floats, Floats]:
         """(Σk, pairs) under a window: of the listed requests, else of requests of the mean size."""
         known = self.windows.filter(pl.col("span") == span)
         joined = self.steps.select("step_id").join(known, on="step_id", how="left", maintain_order="left")
         listed = [joined[f"{name}_{part}"].cast(pl.Float64).fill_null(np.nan).to_numpy() for part in ("kv", "pairs")]
-        plain = PhaseLoad(reqs=have["reqs"], tokens=have["tokens"], kv_tokens=have["kv"], qq=triangle, qk=have["qk"])
-        mean = attention(plain, heads_q=1, heads_kv=1, dim_qk=1, dim_v=0, window=span, activation_bytes=0, kv_bytes=1)
+        mean = attention(load, heads_q=1, heads_kv=1, dim_qk=1, dim_v=0, window=span, activation_bytes=0, kv_bytes=1)
         return (
             np.where(np.isnan(listed[0]), mean.bytes, listed[0]), np.where(np.isnan(listed[1]), mean.flops / 2, listed[1]),
         )  # fmt: skip

@@ -12,7 +12,8 @@ from analyzers.costs.shape import ModelShape
 from traces.store import named_sql
 
 SOURCES_AGREE = 0.05  # of two sources' FLOPs per category
-_AFFECTED = ["kernels.flops", "kernels.bytes", "steps.flops"]
+AFFECTED = ["kernels.flops", "kernels.bytes", "steps.flops"]
+MUCH_SENT = 0.01  # of device time in collectives without a cost: worth saying
 _WHOLE = 1e-4  # how near a whole number
 _COMPARED = ("gemm", "logits", "attention", "moe")
 
@@ -24,7 +25,7 @@ def forget(con: duckdb.DuckDBPyConnection, run_id: str, *checks: str) -> None:
 
 def say(
     con: duckdb.DuckDBPyConnection, run_id: str, check_id: str, message: str, affects: list[str], *,
-    ok: bool = False, value: float, threshold: float,
+    ok: bool = False, value: float | None, threshold: float | None,
 ) -> None:  # fmt: skip
     """Add one row, 'ok' or 'warning'."""
     con.execute(named_sql("roofline_health", "analyzers"), {
@@ -37,15 +38,18 @@ def say(
 class Doubts:
     """Gathers over the blocks of a run what there is to say about its costs; `report` writes it.
 
-    `unclear`: a configuration was given, and how ranks share the model is not known.
+    `unclear`: a configuration was given, and how ranks share the model is not known. `ranks` take part in a collective;
+    None where that is not known.
     """
 
     model: ModelShape | None
     unclear: bool = False
+    ranks: int | None = None
     _calls: set[int] = field(default_factory=set)  # attention calls per step
     _sources: list[pl.DataFrame] = field(default_factory=list)  # category, flops, flops_model
     _beyond: list[pl.DataFrame] = field(default_factory=list)  # category, cost_source, n, busy_ns, roof_fraction
     _busy_ns: int = 0
+    _sent: tuple[int, int] = (0, 0)  # collectives without a cost, and their busy ns
     _fewer: list[pl.DataFrame] = field(default_factory=list)  # n, bytes, expected
 
     def add_sources(self, rows: pl.DataFrame, direct: pl.DataFrame, modelled: pl.DataFrame) -> None:
@@ -60,6 +64,8 @@ class Doubts:
     def add_rows(self, costed: pl.DataFrame, judged: pl.DataFrame) -> None:
         """Note activities faster than the device, and experts that uniform routing would read too many of."""
         self._busy_ns += int(judged["busy_ns"].sum())
+        sent = judged.filter((pl.col("category") == "comm") & pl.col("bytes").is_null())["busy_ns"]
+        self._sent = (self._sent[0] + len(sent), self._sent[1] + int(sent.sum()))
         summed = [pl.len().alias("n"), pl.col("busy_ns").sum(), pl.col("roof_fraction").max()]
         self._beyond.append(judged.filter(pl.col("impossible")).group_by("category", "cost_source").agg(summed))
         expected = costed.filter(pl.col("least_bytes").is_not_null()).select("kernel_id", expected="bytes")
@@ -68,12 +74,13 @@ class Doubts:
 
     def report(self, con: duckdb.DuckDBPyConnection, run_id: str) -> None:
         """Replace what an earlier analysis said."""
-        forget(con, run_id, "cost_sources", "impossible_rows", "expert_routing")
+        forget(con, run_id, "cost_sources", "impossible_rows", "expert_routing", "collectives")
         if not self._sources:
             return
         self._report_sources(con, run_id)
         self._report_impossible(con, run_id)
         self._report_routing(con, run_id)
+        self._report_collectives(con, run_id)
 
     def _report_sources(self, con: duckdb.DuckDBPyConnection, run_id: str) -> None:
         if self.unclear:
@@ -81,7 +88,7 @@ class Doubts:
                 "several ranks took part, and neither the engine nor recorded attention operands say how they share the model, so "
                 "its configuration is not used for costs: record with shapes, or give --capture"
             )
-            say(con, run_id, "cost_sources", message, _AFFECTED, value=0.0, threshold=SOURCES_AGREE)
+            say(con, run_id, "cost_sources", message, AFFECTED, value=0.0, threshold=SOURCES_AGREE)
         elif self.model is not None and self._calls and self.model.layers not in self._calls:
             most = max(self._calls)
             message = (
@@ -89,7 +96,7 @@ class Doubts:
                 "configuration can be used: is it the model that ran, and all of it (not a stage of a pipeline)? Give the right "
                 "one with --model-config"
             )
-            say(con, run_id, "cost_sources", message, _AFFECTED, value=most / self.model.layers - 1, threshold=0.0)
+            say(con, run_id, "cost_sources", message, AFFECTED, value=most / self.model.layers - 1, threshold=0.0)
         else:
             self._report_flops(con, run_id)
 
@@ -107,7 +114,7 @@ class Doubts:
                 "Give the right one with --model-config"
             )
         worst = max(abs(x) for x in off.values())
-        say(con, run_id, "cost_sources", message, _AFFECTED, ok=not apart, value=worst, threshold=SOURCES_AGREE)
+        say(con, run_id, "cost_sources", message, AFFECTED, ok=not apart, value=worst, threshold=SOURCES_AGREE)
 
     def _report_impossible(self, con: duckdb.DuckDBPyConnection, run_id: str) -> None:
         beyond = pl.concat(self._beyond)
@@ -129,11 +136,23 @@ class Doubts:
             return
         message = (
             f"{count:,} expert kernels took less time than reading the experts that uniform routing reaches: these tokens "
-            "route alike. Their bytes are what the device could read at most in that time, their roof fractions upper limits"
+            "route alike. Their bytes are an upper limit, what the device could read at most in that time; how near they came to the "
+            "roof is not known, so they have no roof fraction and no bound"
         )
         say(
             con, run_id, "expert_routing", message, ["kernels.bytes", "steps.bytes"], value=1 - moved / expected, threshold=0.0
         )  # fmt: skip
+
+    def _report_collectives(self, con: duckdb.DuckDBPyConnection, run_id: str) -> None:
+        count, busy_ns = self._sent
+        share = busy_ns / max(self._busy_ns, 1)
+        if self.ranks is not None or share < MUCH_SENT:
+            return
+        message = (
+            f"{count:,} collectives ({100 * share:.0f} % of device time) have no bytes: neither the recording (distributedInfo) nor "
+            "the engine's facts say how many ranks take part in one, or there are groups of several sizes"
+        )
+        say(con, run_id, "collectives", message, AFFECTED, value=share, threshold=MUCH_SENT)
 
 
 def _unpadded(both: pl.DataFrame) -> pl.DataFrame:

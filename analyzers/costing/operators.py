@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from analyzers.costing.operands import Operand
+from analyzers.costs.attention import triangle
 from analyzers.costs.cost import Cost
 from analyzers.costs.gemm import gemm
 from analyzers.costs.norms import activation, layer_norm, rms_norm
@@ -82,10 +83,15 @@ _RUNTIME_SIZES = re.compile(
 
 
 def call_cost(name: str, category: str, arguments: Operands) -> Call | None:
-    """Cost of one call of operator `name` that runs activities of `category`; None where operands do not tell."""
+    """Cost of one call of operator `name` that runs activities of `category`; None where operands do not tell.
+
+    Collectives have a module of their own (collectives.py).
+    """
     tensors = [each for each in arguments if each is not None]
     if category in ("gemm", "logits"):
         return _gemm(name, tensors)
+    if category == "comm":
+        return None
     if category == "attention":
         return _attention(name, tensors)
     if category == "moe":
@@ -212,7 +218,7 @@ def _whole_prompts(name: str, query: Operand, key: Operand) -> Call | None:
     if len(key.dims) != 4 or query.size is None:
         return None
     batch, q, k, d = query.dims[0], query.dims[tokens_at], key.dims[tokens_at], query.dims[3]
-    pairs = batch * (q * k - (q * q / 2 if q > 1 else 0))
+    pairs = batch * (q * k - triangle(q * q, q, prompts=q > 1))
     moved = batch * (2 * q * query.dims[heads_at] + 2 * k * key.dims[heads_at]) * d * query.size
     return Call(cost=Cost(flops=4 * query.dims[heads_at] * pairs * d, bytes=moved), dtype=query.dtype)
 
@@ -277,8 +283,6 @@ def _streaming(name: str, category: str, arguments: Operands) -> Call | None:
     if _RUNTIME_SIZES.search(name) or not tensors:
         return None
     first = tensors[0]
-    if category == "comm":
-        return None if first.bytes is None else Call(cost=Cost(flops=0, bytes=2 * first.bytes))
     if name == "aten::copy_":
         sizes = [each.bytes for each in tensors[:2]]
         known = [size for size in sizes if size is not None]
@@ -317,5 +321,5 @@ def _touched(tensors: Sequence[Operand], category: str | None) -> Call | None:
     known = [each.bytes for each in tensors if each.bytes is not None]
     if not known or len(known) < len(tensors):
         return None
-    flops = 0 if category in ("memcpy", "memset", "comm", None) else max(each.elements for each in tensors)
+    flops = 0 if category in ("memcpy", "memset", None) else max(each.elements for each in tensors)
     return Call(cost=Cost(flops=flops, bytes=sum(known)), soft=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from analyzers.costing.collectives import collective_call, from_layers
 from analyzers.costing.contexts import StepLoads, attention_costs
 from analyzers.costing.instances import shares
 from analyzers.costing.layers import model_costs, nothing
@@ -20,18 +21,27 @@ _NO_TYPE = pl.lit(None, dtype=pl.String)
 _EIGHT_BIT = r"(?i)e4m3|e5m2|fp8"
 
 
-def operator_calls(groups: pl.DataFrame) -> dict[int, Call]:
-    """Per group with a known operator, what one call costs. Copies go by what the recording says they moved."""
+def operator_calls(groups: pl.DataFrame, ranks: int | None = None) -> dict[int, Call]:
+    """Per group with a known operator, what one call costs. Copies go by what the recording says they moved.
+
+    `ranks` take part in a collective.
+    """
     found: dict[int, Call] = {}
     known = groups.filter(
         pl.col("op_name").is_not_null() & pl.col("op_shapes").is_not_null() & ~pl.col("kind").is_in(["memset"])
     )
-    for gid, name, category, shapes, dtypes in known.select(
-        "gid", "op_name", "category", "op_shapes", "op_dtypes"
+    for gid, kernel, name, category, shapes, dtypes in known.select(
+        "gid", "name", "op_name", "category", "op_shapes", "op_dtypes"
     ).rows():
         if category == "memcpy" and name != "aten::copy_":
             continue
-        call = call_cost(name, category or "other", operands(shapes, dtypes))
+        arguments = operands(shapes, dtypes)
+        sends = category == "comm"
+        call = (
+            collective_call(kernel, name, arguments, ranks)
+            if sends
+            else call_cost(name, category or "other", arguments)
+        )
         if call is not None:
             found[gid] = call
     return found
@@ -112,7 +122,9 @@ def _attending(
     return costs.join(placed, on="kernel_id").select(*COSTS, soft=pl.lit(False), dtype="dtype")
 
 
-def from_model(rows: pl.DataFrame, loads: StepLoads, model: ModelShape | None) -> pl.DataFrame:
+def from_model(
+    rows: pl.DataFrame, loads: StepLoads, model: ModelShape | None, ranks: int | None = None
+) -> pl.DataFrame:
     """kernel_id, flops, bytes, soft, role, least_bytes by the model's configuration; empty where it is not known."""
     if model is None:
         return nothing()
@@ -120,7 +132,8 @@ def from_model(rows: pl.DataFrame, loads: StepLoads, model: ModelShape | None) -
     attention = attention_costs(inside.filter(pl.col("category") == "attention"), {}, loads, model)
     certain = pl.lit(None, dtype=pl.Float64)
     attention = attention.select(*COSTS, soft=pl.lit(False), role=_NO_TYPE, least_bytes=certain)
-    return pl.concat([model_costs(model, inside), attention]).drop_nans(["flops", "bytes"])
+    parts = [model_costs(model, inside), attention, from_layers(model, inside, ranks)]
+    return pl.concat(parts).drop_nans(["flops", "bytes"])
 
 
 def chosen(rows: pl.DataFrame, direct: pl.DataFrame, modelled: pl.DataFrame) -> pl.DataFrame:

@@ -2,8 +2,12 @@
 
 Per request with q new tokens and a context of k (new ones included), Hq query and Hkv key heads, head sizes dqk, dv:
     operations  2·Hq·pairs·(dqk+dv)
-    pairs       query-key pairs after the causal mask: Σ q·k − (q² − q)/2, that is q·k for a single token
+    pairs       query-key pairs under the causal mask: q·k less the triangle of keys that come after their query
+    triangle    q²/2 of a prompt's chunk, as other tools take it (method §5); (q² − q)/2, which is exact, of tokens
+                that are decoded or verified: nothing for a single one, and half a pair matters beside a few
     bytes       Hq·q·(dqk+dv) activations, Hkv·k·(dqk+dv) of the cache at its own element size
+
+A sliding window changes nothing in this: a window as long as the context gives the same pairs as none.
 Shared prefix pages are counted once per request here: the upper end of what a kernel may read.
 """
 
@@ -23,8 +27,9 @@ Ints = NDArray[np.int64]
 class PhaseLoad:
     """What the requests of one phase ask of one step: numbers, or arrays with one entry per step.
 
-    `windowed` holds, per sliding window (tokens), the sums with each request's context capped to it: (Σk, pairs).
-    Where it lacks a window, the cap is applied to the mean request, which is exact for requests of one size.
+    `prompts`: these are chunks of prompts, not decoded or verified tokens, which decides the triangle. `windowed` holds,
+    per sliding window (tokens), the sums with each request's context capped to it: (Σk, pairs). Where it lacks a window,
+    the cap is applied to the mean request, which is exact for requests of one size.
     """
 
     reqs: Quantity = 0
@@ -33,20 +38,31 @@ class PhaseLoad:
     qq: Quantity = 0  # Σq²
     qk: Quantity = 0  # Σq·k
     sampled_rows: Quantity = 0  # rows that get logits
+    prompts: bool = False
     windowed: dict[int, tuple[Quantity, Quantity]] = field(default_factory=dict)
 
     @property
     def pairs(self) -> Quantity:
         """Query-key pairs under the causal mask."""
-        return self.qk - (self.qq - self.tokens) / 2
+        return self.qk - triangle(self.qq, self.tokens, prompts=self.prompts)
+
+
+def triangle(qq: Quantity, tokens: Quantity, *, prompts: bool) -> Quantity:
+    """Pairs of new tokens that the causal mask leaves out, from Σq² and Σq."""
+    return qq / 2 if prompts else (qq - tokens) / 2
 
 
 def load_of_requests(
-    new_tokens: Ints, context_before: Ints, *, sampled: int | None = None, windows: tuple[int, ...] = ()
+    new_tokens: Ints,
+    context_before: Ints,
+    *,
+    prompts: bool = False,
+    sampled: int | None = None,
+    windows: tuple[int, ...] = (),
 ) -> PhaseLoad:
     """The load of one step's requests of one phase: `new_tokens` each, after `context_before` computed ones.
 
-    `sampled` is how many of them get logits; all if not given.
+    `prompts` as in PhaseLoad. `sampled` is how many of them get logits; all if not given.
     """
     q, k = new_tokens.astype(np.float64), (new_tokens + context_before).astype(np.float64)
     return PhaseLoad(
@@ -56,7 +72,10 @@ def load_of_requests(
         qq=float((q * q).sum()),
         qk=float((q * k).sum()),
         sampled_rows=len(q) if sampled is None else sampled,
-        windowed={w: (float(_window_kv(q, k, w).sum()), float(_window_pairs(q, k, w).sum())) for w in windows},
+        prompts=prompts,
+        windowed={
+            w: (float(_window_kv(q, k, w).sum()), float(_window_pairs(q, k, w, prompts=prompts).sum())) for w in windows
+        },
     )
 
 
@@ -105,7 +124,7 @@ def _seen(load: PhaseLoad, window: int | None) -> tuple[Quantity, Quantity]:
         return load.windowed[window]
     reqs = np.maximum(load.reqs, 1)
     q, k = np.asarray(load.tokens / reqs, dtype=np.float64), np.asarray(load.kv_tokens / reqs, dtype=np.float64)
-    return load.reqs * _window_kv(q, k, window), load.reqs * _window_pairs(q, k, window)
+    return load.reqs * _window_kv(q, k, window), load.reqs * _window_pairs(q, k, window, prompts=load.prompts)
 
 
 def _window_kv(q: NDArray[np.float64], k: NDArray[np.float64], window: int) -> NDArray[np.float64]:
@@ -113,8 +132,10 @@ def _window_kv(q: NDArray[np.float64], k: NDArray[np.float64], window: int) -> N
     return np.minimum(k, window + q - 1)
 
 
-def _window_pairs(q: NDArray[np.float64], k: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """Σ over the q last positions of min(position, window), positions counted from 1."""
+def _window_pairs(q: NDArray[np.float64], k: NDArray[np.float64], window: int, *, prompts: bool) -> NDArray[np.float64]:
+    """Σ over the q last positions of min(position, window), positions counted from 1; the triangle as without a window."""
     before = k - q
     growing = np.clip(window - before, 0, q)  # tokens whose whole context still fits
-    return growing * before + growing * (growing + 1) / 2 + (q - growing) * window
+    whole = growing * (before + growing) - triangle(growing * growing, growing, prompts=prompts)
+    pairs: NDArray[np.float64] = whole + (q - growing) * window
+    return pairs

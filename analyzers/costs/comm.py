@@ -20,7 +20,7 @@ Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send
 KINDS: tuple[Kind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
 
-def bus_bytes(kind: Kind, message_bytes: float, ranks: int) -> float:
+def bus_bytes(kind: Kind, message_bytes: float, ranks: int, *, in_switch: bool = False) -> float:
     """Bytes that each of `ranks` ranks sends, in one direction of its link. One rank sends nothing.
 
     - all_reduce 2·(n−1)/n·M: in a ring, n−1 pieces of M/n to add up and n−1 to hand out (Patarasuk and Yuan 2009 prove
@@ -28,6 +28,8 @@ def bus_bytes(kind: Kind, message_bytes: float, ranks: int) -> float:
     - all_gather, reduce_scatter (n−1)/n·M: one of these two halves.
     - all_to_all (n−1)/n·M: all but the piece that stays.
     - send_recv M.
+    - all_reduce where the switch adds up (`in_switch`) (n+1)/n·M: all of the own buffer goes up once to be added up, and
+      the piece of M/n that came back added up goes up once more, for the switch to hand out.
     """
     if ranks < 1:
         raise UsageProblem(f"a group of {ranks} ranks", hint="a collective has at least one rank")
@@ -37,6 +39,8 @@ def bus_bytes(kind: Kind, message_bytes: float, ranks: int) -> float:
         return 0.0
     if kind == "send_recv":
         return float(message_bytes)
+    if kind == "all_reduce" and in_switch:
+        return (ranks + 1) / ranks * message_bytes
     return (2 if kind == "all_reduce" else 1) * (ranks - 1) / ranks * message_bytes
 
 
@@ -50,14 +54,19 @@ def wire_bytes(kind: Kind, message_bytes: float, ranks: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """`count` equal collectives of one stage in one step; bytes are one rank's."""
+class Collectives:
+    """`count` equal collectives of a step; bytes are one rank's."""
 
     purpose: str  # 'tensor' | 'dispatch' | 'combine' | 'pipeline'
     kind: Kind
     ranks: int
     count: int
     message_bytes: float  # of one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer(Collectives):
+    """Of one stage, with what they cost."""
 
     flops = 0.0
 

@@ -82,7 +82,7 @@ class Configured:
     def _prefill(self, tokens: int, before: int) -> PhaseLoad:
         if not tokens:
             return PhaseLoad()
-        return load_of_requests(np.array([tokens]), np.array([before]), windows=self._windows)
+        return load_of_requests(np.array([tokens]), np.array([before]), prompts=True, windows=self._windows)
 
     def _decode(self, batch: int, context: int) -> PhaseLoad:
         if not batch:

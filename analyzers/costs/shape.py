@@ -110,7 +110,7 @@ class _Family:
     rotary: bool = True
     layer_norm: bool = False
     norms_per_layer: int = 2
-    qk_norm: bool = False
+    qk_norm: bool | None = False  # None: `use_qk_norm` of the configuration
     qkv_bias: bool | None = None  # None: `attention_bias` of the configuration
     out_bias: bool | None = None
     mlp_bias: bool | None = None  # None: `mlp_bias` of the configuration
@@ -135,6 +135,7 @@ _FAMILIES: dict[str, _Family] = {
     "deepseek_v2": _Family(latent=True),
     "deepseek_v3": _Family(latent=True),
     "kimi_k2": _Family(latent=True),
+    "glm4_moe": _Family(qk_norm=None, out_bias=False),
     "gpt2": _Family(gated=False, rotary=False, layer_norm=True, qkv_bias=True, out_bias=True, mlp_bias=True),
     "opt": _Family(gated=False, rotary=False, layer_norm=True, qkv_bias=True, out_bias=True, mlp_bias=True),
 }
@@ -190,7 +191,7 @@ def _shape(config: Mapping[str, Any], dtype: str | None, kv_dtype: str | None) -
         rotary_dim=_rotary_dim(config, family, latent, head_dim),
         layer_norm=family.layer_norm,
         norms_per_layer=family.norms_per_layer,
-        qk_norm=family.qk_norm,
+        qk_norm=bool(config.get("use_qk_norm", False)) if family.qk_norm is None else family.qk_norm,
         qkv_bias=bias if family.qkv_bias is None else family.qkv_bias,
         out_bias=bias if family.out_bias is None else family.out_bias,
         mlp_bias=bool(config.get("mlp_bias", False)) if family.mlp_bias is None else family.mlp_bias,

@@ -1,6 +1,7 @@
 -- Sums the costs of kernels to steps: flops, bytes, coverage, side, roof fraction, and the division of busy_ns by bound.
 -- A row that overlaps an earlier one has part of its time in busy_ns, so its cost counts whole and its time by that part.
--- compute + memory + latency + inefficient + comm + unknown = busy. Changes steps; no result.
+-- compute + memory + latency + inefficient + comm + unknown = busy. Bound is 'host' where idle time within the step's device span
+-- is the largest part and most of it has causes of the host (gaps.cause). Changes steps; no result.
 WITH part AS (
     SELECT
         k.step_id,
@@ -19,16 +20,25 @@ WITH part AS (
     WHERE k.run_id = $run_id AND k.valid AND k.step_id IS NOT NULL
     GROUP BY k.step_id
 ),
-host AS (
+host_total AS (  -- running totals of idle time whose cause is the host's; as in step_idle.sql a piece is in a span or out of it
     SELECT
-        step_before AS step_id,
-        sum(dur_ns) FILTER (
-            WHERE cause IN ('frontend', 'scheduler', 'host_prepare', 'host_launch', 'sampling_output', 'sync', 'host_other')
-        )::BIGINT AS host_ns,
-        sum(dur_ns) FILTER (WHERE cause <> 'unrecorded')::BIGINT AS gap_ns
+        rank, device, start_ns + dur_ns AS end_ns,
+        sum(CASE WHEN cause IN ('frontend', 'scheduler', 'host_prepare', 'host_launch', 'sampling_output', 'sync', 'memcpy', 'host_other')
+            THEN dur_ns ELSE 0 END) OVER (PARTITION BY rank, device ORDER BY start_ns ROWS UNBOUNDED PRECEDING) AS host_ns
     FROM gaps
     WHERE run_id = $run_id
-    GROUP BY step_before
+),
+host AS (
+    SELECT d.step_id, sum(coalesce(b.host_ns, 0) - coalesce(a.host_ns, 0))::BIGINT AS host_ns
+    FROM (
+        SELECT step_id, rank, device, min(start_ns) AS first_ns, max(start_ns + dur_ns) AS last_ns
+        FROM kernels
+        WHERE run_id = $run_id AND valid AND step_id IS NOT NULL
+        GROUP BY ALL
+    ) AS d
+    ASOF LEFT JOIN host_total AS a ON a.rank = d.rank AND a.device = d.device AND a.end_ns <= d.first_ns
+    ASOF LEFT JOIN host_total AS b ON b.rank = d.rank AND b.device = d.device AND b.end_ns <= d.last_ns
+    GROUP BY ALL
 )
 UPDATE steps AS s
 SET flops = p.flops, bytes = p.bytes, cost_coverage = coalesce(p.known_ns, 0) / nullif(s.busy_ns, 0),
@@ -40,7 +50,7 @@ SET flops = p.flops, bytes = p.bytes, cost_coverage = coalesce(p.known_ns, 0) / 
     bound = CASE
         WHEN coalesce(s.idle_ns, 0) > 0 AND s.idle_ns >= greatest(p.compute_ns, p.memory_ns, p.latency_ns, p.inefficient_ns, p.comm_ns,
             s.busy_ns - p.compute_ns - p.memory_ns - p.latency_ns - p.inefficient_ns - p.comm_ns)
-            THEN CASE WHEN h.host_ns * 2 > h.gap_ns THEN 'host' ELSE 'idle' END
+            THEN CASE WHEN h.host_ns * 2 > s.idle_ns THEN 'host' ELSE 'idle' END
         WHEN 2 * (s.busy_ns - p.compute_ns - p.memory_ns - p.latency_ns - p.inefficient_ns - p.comm_ns) > s.busy_ns THEN NULL
         ELSE list_extract(list_sort([
             (p.compute_ns, 'compute'), (p.memory_ns, 'memory'), (p.latency_ns, 'latency'), (p.inefficient_ns, 'inefficient'), (p.comm_ns, 'comm')

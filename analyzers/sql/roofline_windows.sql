@@ -1,7 +1,8 @@
 -- What each phase of a step sees through a sliding window, one row per step with listed requests and window (tokens).
 -- step_id, span    the window, tokens
 -- *_kv             Σ cache entries that some of the request's new tokens see
--- *_pairs          Σ query-key pairs under the causal mask
+-- *_pairs          Σ query-key pairs under the causal mask; the triangle as in analyzers/costs/attention.py: half a square for
+--                  prompts, exact for decoded and verified tokens
 WITH spans AS (SELECT unnest(CAST($spans AS BIGINT[])) AS span),
 seen AS (
     SELECT
@@ -16,7 +17,7 @@ seen AS (
 SELECT
     step_id, span,
     coalesce(sum(kv) FILTER (WHERE is_prefill), 0)::DOUBLE AS prefill_kv,
-    coalesce(sum(growing * before + growing * (growing + 1) / 2 + (q - growing) * span) FILTER (WHERE is_prefill), 0)::DOUBLE AS prefill_pairs,
+    coalesce(sum(growing * (before + growing) - growing * growing / 2 + (q - growing) * span) FILTER (WHERE is_prefill), 0)::DOUBLE AS prefill_pairs,
     coalesce(sum(kv) FILTER (WHERE NOT is_prefill), 0)::DOUBLE AS decode_kv,
     coalesce(sum(growing * before + growing * (growing + 1) / 2 + (q - growing) * span) FILTER (WHERE NOT is_prefill), 0)::DOUBLE AS decode_pairs
 FROM seen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from pathlib import Path
 
 from profiler.engines.base import HttpCall, Launch, flags, named
@@ -54,6 +55,7 @@ class Vllm:
             env["VLLM_CUSTOM_SCOPES_FOR_PROFILING"] = "1"  # ranges of preparing, forward, sampling, bookkeeping
         if launch.ledger_dir is not None:
             env["STEPSCOPE_LEDGER_DIR"] = str(launch.ledger_dir)
+            env["STEPSCOPE_LEDGER_SECRET"] = secrets.token_hex(16)
             rest = inherited.get("PYTHONPATH")
             env["PYTHONPATH"] = str(HOOK_DIR) + (os.pathsep + rest if rest else "")
             if "VLLM_PLUGINS" in inherited:

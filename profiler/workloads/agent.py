@@ -3,6 +3,8 @@
 A prompt is system prompt + tool definitions (the same in every session) + task + for every earlier turn the
 assistant's text and a tool's observation. The assistant's text comes from the plan: random weights emit tokens that
 decode to nothing, and a plan has to be the same in every pass.
+
+Further options plant what makes loops re-read their context, see profiler/workloads/agent_faults.py.
 """
 
 from __future__ import annotations
@@ -13,9 +15,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
 
+from profiler.workloads.agent_faults import Context, Turn, volatile
 from profiler.workloads.options import option
 from profiler.workloads.request import JsonObject, PlannedRequest
 from profiler.workloads.text import spread, stream, words
+
+NO, YES = "no", "yes"
+_STAMP_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,23 @@ class AgentOptions:
     jitter: float = option("jitter", "number", 0.0, maximum=1)  # spread of lengths and waits, ± this share
     # Some chat templates refuse the role 'tool' unless they wrote the call themselves: 'user' suits those.
     observation_role: str = option("observation_role", "choice", "tool", choices=("tool", "user"))
+    # What goes wrong in real loops:
+    timestamp: str = option(
+        "timestamp", "choice", NO, choices=(NO, "head", "tail")
+    )  # in the system prompt, of each call
+    shuffle_tools: str = option(
+        "shuffle_tools", "choice", NO, choices=(NO, YES)
+    )  # definitions in another order per call
+    edit_at: int = option("edit_at", "count", 0)  # from this turn on the first observation is another; 0: never
+    compact_tokens: int = option("compact", "count", 0)  # a longer context gives way to a summary; 0: never
+    reasoning_tokens: int = option("reasoning", "count", 0)  # thoughts before each answer, left out one turn later
+    documents: int = option("documents", "count", 0, maximum=1000)  # retrieved anew for every turn
+    document_tokens: int = option("document", "count", 200, minimum=1)
+    documents_at: str = option("documents_at", "choice", "head", choices=("head", "tail"))
+    subagents: int = option("subagents", "count", 0, maximum=1000)  # per session, started after its first turn
+    subagent_turns: int = option("subagent_turns", "count", 2, minimum=1, maximum=1000)
+    inherit: str = option("inherit", "choice", YES, choices=(NO, YES))  # a sub-agent's context starts with its parent's
+    wait_for_subagents: str = option("wait_for_subagents", "choice", YES, choices=(NO, YES))  # their answers are needed
 
 
 class AgentWorkload:
@@ -49,52 +72,101 @@ class AgentWorkload:
 
     def size(self, options: AgentOptions) -> int:
         """Requests the plan will have."""
-        return options.sessions * options.turns
+        return options.sessions * (options.turns + options.subagents * options.subagent_turns)
 
     def context_tokens(self, options: AgentOptions) -> int:
         """Longest prompt and its output, in tokens, without the chat template's own."""
-        grown = (options.turns - 1) * (options.output_tokens + options.observation_tokens) + options.task_tokens
-        fixed = options.system_tokens + options.tools * options.tool_tokens
+        each = options.output_tokens + options.observation_tokens
+        grown = (options.turns - 1) * each + options.task_tokens + options.subagents * (options.output_tokens + 1)
+        if options.subagents:
+            grown = max(grown, (options.subagent_turns - 1) * each + 2 * options.task_tokens)
+        fixed = (
+            options.system_tokens + options.tools * options.tool_tokens + options.documents * options.document_tokens
+        )
+        fixed += options.reasoning_tokens + (_STAMP_TOKENS if options.timestamp != NO else 0)
         return fixed + int((grown + options.output_tokens) * (1 + options.jitter))
 
     def messages_per_prompt(self, options: AgentOptions) -> int:
         """Messages and tool definitions of the longest prompt: each costs a few tokens of template."""
-        return 2 + 2 * (options.turns - 1) + options.tools
+        turns = max(options.turns, options.subagent_turns if options.subagents else 0)
+        return 2 + 2 * (turns - 1) + options.tools + options.documents + (1 if options.subagents else 0)
 
     def requests(self, options: AgentOptions, seed: int) -> Iterator[PlannedRequest]:
         """The planned requests, session by session."""
         shared = stream(seed, "agent", "shared")
-        system: JsonObject = {"role": "system", "content": words(shared, options.system_tokens)}
+        system = words(shared, options.system_tokens)
         tools = tuple(_tool(shared, number, options.tool_tokens) for number in range(options.tools))
+        index = 0
         for session in range(options.sessions):
-            yield from _session(options, seed, session, system, tools or None)
+            start = Context(options=options, seed=seed, path=(session,), system=system, tools=tools)
+            for request in _with_subagents(start, session, index):
+                index += 1
+                yield request
+
+
+def _with_subagents(start: Context, session: int, index: int) -> Iterator[PlannedRequest]:
+    """A session's requests and those of its sub-agents; `index` is that of its first request."""
+    options = start.options
+    children = options.subagents
+    name = f"agent-{session}"
+    first_child = index + options.turns
+    lasts = tuple(first_child + (child + 1) * options.subagent_turns - 1 for child in range(children))
+    needed = lasts if children and options.wait_for_subagents == YES and options.turns > 1 else ()
+    offset = session * options.stagger_ns
+    yield from _session(start, index, name, None, offset_ns=offset, needed={1: needed})
+    for child in range(children):
+        path = (*start.path, "sub", child)
+        own = options.inherit == NO
+        system = words(stream(start.seed, "system", *path), options.system_tokens) if own else start.system
+        context = Context(
+            options=options, seed=start.seed, path=path, system=system, tools=() if own else start.tools,
+            parent=None if own else start,
+        )  # fmt: skip
+        at = first_child + child * options.subagent_turns
+        yield from _session(context, at, f"{name}.{child}", name, offset_ns=None, needed={0: (index,)})
 
 
 def _session(
-    options: AgentOptions, seed: int, session: int, system: JsonObject, tools: tuple[JsonObject, ...] | None
+    context: Context,
+    index: int,
+    name: str,
+    parent: str | None,
+    *,
+    offset_ns: int | None,
+    needed: dict[int, tuple[int, ...]],
 ) -> Iterator[PlannedRequest]:
-    random = stream(seed, "agent", session)
-    jitter = options.jitter
-    task = words(random, spread(random, options.task_tokens, jitter))
-    messages: tuple[JsonObject, ...] = (system, {"role": "user", "content": task})
-    for turn in range(options.turns):
-        output_tokens = spread(random, options.output_tokens, jitter)
+    options = context.options
+    random = stream(context.seed, "agent", *context.path)
+    task = words(random, spread(random, options.task_tokens, options.jitter))
+    history: list[Turn] = []
+    for turn in range(options.turns if parent is None else options.subagent_turns):
+        output_tokens = spread(random, options.output_tokens, options.jitter)
+        answers = len(needed.get(turn, ())) if parent is None else 0
+        prompt = context.prompt(task, history, turn, answers)
         yield PlannedRequest(
-            index=session * options.turns + turn,
-            session_id=f"agent-{session}",
+            index=index + turn,
+            session_id=name,
+            parent_session_id=parent,
             turn=turn,
-            arrival_offset_ns=session * options.stagger_ns if turn == 0 else None,
-            messages=messages,
-            tools=tools,
+            arrival_offset_ns=offset_ns if turn == 0 else None,
+            messages=tuple(message for message, _ in prompt),
+            roles=tuple(role for _, role in prompt),
+            tools=volatile(context.tools, shift=index + turn)
+            if options.shuffle_tools == YES
+            else context.tools or None,
             max_tokens=output_tokens,
-            tool_wait_ns=spread(random, options.tool_wait_ns, jitter),
-            think_ns=spread(random, options.think_ns, jitter),
+            tool_wait_ns=spread(random, options.tool_wait_ns, options.jitter),
+            think_ns=spread(random, options.think_ns, options.jitter),
+            after=needed.get(turn, ()),
         )
-        observation = {"role": options.observation_role}
-        if options.observation_role == "tool":
-            observation["tool_call_id"] = f"call-{session}-{turn}"
-        observation["content"] = words(random, spread(random, options.observation_tokens, jitter))
-        messages = (*messages, {"role": "assistant", "content": words(random, output_tokens)}, observation)
+        observation = words(random, spread(random, options.observation_tokens, options.jitter))
+        history.append(
+            Turn(
+                answer=words(random, output_tokens), observation=observation, call_id=f"call-{name}-{turn}",
+                reasoning=words(stream(context.seed, "reasoning", *context.path, turn), options.reasoning_tokens)
+                if options.reasoning_tokens else "",
+            )
+        )  # fmt: skip
 
 
 def _tool(random: Random, number: int, length_tokens: int) -> JsonObject:

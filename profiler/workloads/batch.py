@@ -10,9 +10,7 @@ from typing import ClassVar
 from profiler.workloads.options import option
 from profiler.workloads.request import PlannedRequest
 from profiler.workloads.text import spread, stream, words
-
-# Token ids every vocabulary has and none reserves: past the few special tokens at the bottom, below the smallest top.
-_FIRST_ID, _N_IDS = 16, 224
+from profiler.workloads.tokens import FIRST_ID, N_IDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +53,7 @@ class BatchWorkload:
             prompt_tokens = spread(random, options.prompt_tokens, options.jitter)
             text, ids = None, None
             if options.form == "ids":
-                ids = tuple(_FIRST_ID + int(random.random() * _N_IDS) for _ in range(prompt_tokens))
+                ids = tuple(FIRST_ID + int(random.random() * N_IDS) for _ in range(prompt_tokens))
             else:
                 text = words(random, prompt_tokens)
             yield PlannedRequest(

@@ -1,12 +1,14 @@
 """The grammar of a workload's options: `key=value,key=value` into the frozen dataclass a workload declares.
 
 A workload's options are a dataclass whose fields are made with `option(...)`. Values of kind 'seconds' are written as
-seconds (`0.2`, `0.2s`) or milliseconds (`200ms`) and held as ns.
+seconds (`0.2`, `0.2s`) or milliseconds (`200ms`) and held as ns. In a value of kind 'text' a comma is written `%2C` and
+a per cent sign `%25`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from decimal import Decimal, InvalidOperation
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -28,10 +30,11 @@ _NS_PER_S = Decimal(1_000_000_000)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rule:
     key: str
-    kind: str  # 'count' | 'seconds' | 'number' | 'choice'
+    kind: str  # 'count' | 'seconds' | 'number' | 'choice' | 'text'
     minimum: float
     maximum: float
     choices: tuple[str, ...]
+    check: Callable[[str], object] | None  # of a 'text': raises ValueError, whose text says what is wanted
 
 
 def option(
@@ -42,9 +45,10 @@ def option(
     minimum: float = 0,
     maximum: float = math.inf,
     choices: tuple[str, ...] = (),
+    check: Callable[[str], object] | None = None,
 ) -> Any:
     """A dataclass field for the option `key`. Bounds are in the unit the user writes (seconds for 'seconds')."""
-    rule = _Rule(key=key, kind=kind, minimum=minimum, maximum=maximum, choices=choices)
+    rule = _Rule(key=key, kind=kind, minimum=minimum, maximum=maximum, choices=choices, check=check)
     value = int(Decimal(str(default)) * _NS_PER_S) if kind == "seconds" else default
     return field(default=value, metadata={"rule": rule})
 
@@ -73,15 +77,36 @@ def parse_options(workload: str, options_type: type[OptionsT], text: str) -> Opt
     return options_type(**values)
 
 
+def with_options(spec: str, values: Mapping[str, object]) -> str:
+    """`spec` with further `key=value`; those that are None are left out."""
+    given = ",".join(f"{key}={escaped(str(value))}" for key, value in values.items() if value is not None)
+    if not given:
+        return spec
+    name, colon, text = spec.strip().partition(":")
+    return f"{name}:{text},{given}" if colon and text else f"{name}:{given}"
+
+
+def escaped(text: str) -> str:
+    """A text as the value of an option."""
+    return text.replace("%", "%25").replace(",", "%2C")
+
+
 def canonical(workload: str, options: OptionsDataclass) -> str:
-    """The specification with every option written out, keys sorted: parses back to the same options."""
+    """The specification with every option written out, keys sorted: parses back to the same options.
+
+    A text that is empty is left out, as no value can be written for it.
+    """
     parts = []
     for item in sorted(fields(options), key=lambda item: _rule(item).key):
         value = getattr(options, item.name)
+        if value == "":
+            continue
         if _rule(item).kind == "seconds":
             value = format((Decimal(value) / _NS_PER_S).normalize(), "f")
         elif isinstance(value, float) and value.is_integer():
             value = int(value)
+        elif _rule(item).kind == "text":
+            value = escaped(value)
         parts.append(f"{_rule(item).key}={value}")
     return f"{workload}:{','.join(parts)}"
 
@@ -104,6 +129,8 @@ def _parse_value(workload: str, rule: _Rule, text: str) -> int | float | str:
                 hint=f"write {rule.key}={rule.choices[0]}",
             )
         return text
+    if rule.kind == "text":
+        return _parse_text(workload, rule, text.replace("%2C", ",").replace("%2c", ",").replace("%25", "%"))
     number = _decimal(text, rule.kind)
     if number is None or (rule.kind == "count" and number != number.to_integral_value()):
         wanted = {"count": "a whole number", "seconds": "seconds, such as 0.2 or 200ms", "number": "a number"}[
@@ -119,6 +146,17 @@ def _parse_value(workload: str, rule: _Rule, text: str) -> int | float | str:
     if rule.kind == "seconds":
         return int(number * _NS_PER_S)
     return int(number) if rule.kind == "count" else float(number)
+
+
+def _parse_text(workload: str, rule: _Rule, text: str) -> str:
+    try:
+        if rule.check is not None:
+            rule.check(text)
+    except ValueError as error:
+        raise UsageProblem(
+            f"option {rule.key} of workload {workload}: {text!r} is not {error}", hint="see `docs/workloads.md`"
+        ) from error
+    return text
 
 
 def _decimal(text: str, kind: str) -> Decimal | None:

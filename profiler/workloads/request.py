@@ -15,7 +15,8 @@ class PlannedRequest:
 
     The requests of a session are sent one after another in the order of `turn`: turn k+1 is due tool_wait_ns +
     think_ns of turn k after turn k has finished. `arrival_offset_ns` counts from the start of the pass; where it is
-    set the request is due no earlier than that.
+    set the request is due no earlier than that. Without `after_previous` it is due at that time, whatever has become of
+    the turn before: an open loop.
     """
 
     index: int  # position in the plan, from 0
@@ -23,13 +24,18 @@ class PlannedRequest:
     parent_session_id: str | None = None  # the session that spawned this one (sub-agents)
     turn: int = 0  # from 0
     arrival_offset_ns: int | None = None  # NULL: due as soon as the previous turn allows
+    after_previous: bool = True  # only when the session's turn before has ended
     messages: tuple[JsonObject, ...] | None = None  # /v1/chat/completions
     tools: tuple[JsonObject, ...] | None = None  # only beside messages
     prompt: str | None = None  # /v1/completions
     prompt_token_ids: tuple[int, ...] | None = None  # /v1/completions, past any tokenizer
+    # What the parts of the prompt are, where the messages' own roles do not say it (see prompt_segments.role):
+    roles: tuple[str, ...] | None = None  # of each message
+    segments: tuple[tuple[str, int], ...] | None = None  # (role, tokens), which tile prompt_token_ids
     max_tokens: int
     tool_wait_ns: int = 0  # a tool runs this long after the turn
     think_ns: int = 0  # and a person reads this long
+    after: tuple[int, ...] = ()  # indexes of requests that must have ended first, in whatever way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,7 @@ class Plan:
     spec: str
     seed: int
     requests: tuple[PlannedRequest, ...]
+    notes: tuple[str, ...] = ()  # what was cut or skipped on the way; not kept in the plan's file
 
     @property
     def n_requests(self) -> int:
@@ -52,3 +59,14 @@ class Plan:
         for request in self.requests:
             grouped.setdefault(request.session_id, []).append(request)
         return tuple(tuple(sorted(turns, key=lambda request: request.turn)) for turns in grouped.values())
+
+    @property
+    def chains(self) -> tuple[tuple[PlannedRequest, ...], ...]:
+        """What has to be sent one after another: the sessions, cut before every request that waits for nothing."""
+        found: list[list[PlannedRequest]] = []
+        for session in self.sessions:
+            for place, request in enumerate(session):
+                if place == 0 or not request.after_previous:
+                    found.append([])
+                found[-1].append(request)
+        return tuple(tuple(chain) for chain in found)

@@ -106,6 +106,8 @@ class ReadOptions:
     """Options of an ingest that a reader heeds."""
 
     stacks: bool = False  # keep every python frame
+    utc_offset_ns: int | None = None  # by which local times in sensor logs are ahead of UTC; None: not known
+    sensor_interval_ns: int | None = None  # between samples of sensor logs that have no times; None: not known
     progress: Callable[[int, int], None] | None = None  # (bytes of input consumed, events seen so far)
 
 

@@ -32,7 +32,7 @@ _SCHEMA: dict[str, pl.DataType] = {
     "running": _INT, "waiting": _INT, "kv": pl.Float64(), "ids": _TEXTS, "new": _INTS, "computed": _INTS,
     "prompts": _INTS, "out": _INTS, "spec": _INTS, "first": _FLAGS, "resumed": _FLAGS, "acc": _INTS, "done": _TEXTS,
     "reason": _TEXTS, "done_out": _INTS, "event": _TEXT, "id": _TEXT, "session": _TEXT, "prompt": _INT,
-    "arrival": _INT, "mark": _TEXT, "value": _INT, "text": _TEXT,
+    "arrival": _INT, "keys": pl.List(pl.UInt64()), "mark": _TEXT, "value": _INT, "text": _TEXT,
 }  # fmt: skip
 _MOST_TOKENS = 2**31  # of one record; a count beyond is a damaged one, and its products leave 64 bits
 _COUNTS = ("new", "computed", "prompts", "out", "spec", "acc", "done_out")
@@ -179,6 +179,8 @@ class _Reading:
                 arrival_ns="arrival",
             ),
         )  # fmt: skip
+        keyed = events.filter(pl.col("keys").list.len() > 0)
+        self._append("ledger_prompts", keyed.select(engine_request_id="id", prompt_tokens="prompt", block_keys="keys"))
         done = _exploded(frame.filter(pl.col("kind") == "result"), ("done", "reason", "done_out"), "r1")
         gone = _exploded(frame.filter(pl.col("kind") == "aborted"), ("ids", "out"), "ts")
         finished = pl.concat(

@@ -53,6 +53,13 @@ LOG_TABLES: dict[str, pa.Schema] = {
         arrival_ns=_I64,  # when the front end took the request, on 'queued'
         reason=_STR,  # 'stop' | 'length' | 'abort' | …, on 'finished'
     ),
+    # one row per queued request with at least one whole block
+    "ledger_prompts": _schema(
+        pid=_I64,
+        engine_request_id=_STR,
+        prompt_tokens=_I64,
+        block_keys=pa.list_(pa.uint64()),  # of the prompt up to the end of each whole block
+    ),
     # profiler marks, hook failures, KV evictions, engine facts
     "ledger_marks": _schema(
         pid=_I64,
@@ -82,5 +89,49 @@ LOG_TABLES: dict[str, pa.Schema] = {
         think_ns=_I64,  # planned think time after this turn
     ),
     "tokens": _schema(client_request_id=_STR, i=_I64, ts_ns=_I64),
+    # one row per request whose prompt the client knows, see readers/prompts.py
+    "prompts": _schema(
+        client_request_id=_STR,
+        **{"pass": _STR},
+        prompt_tokens=_I64,
+        prefix_keys=pa.list_(pa.uint64()),  # one per token of prompt and output
+        tail_keys=pa.list_(pa.uint64()),  # one per token of the prompt; NULL: segments are not known
+        segment_roles=pa.list_(_STR),
+        segment_starts=pa.list_(_I64),
+    ),
     "metrics": _schema(ts_ns=_I64, name=_STR, labels=_STR, value=_F64),
+    # one row per sample of a device's sensors; units as in table telemetry
+    "telemetry": _schema(
+        device=_I64,
+        source=_STR,  # as in table sensors
+        ts_ns=_I64,
+        power_w=_F64,
+        power_instant_w=_F64,
+        energy_j=_F64,  # counter; may wrap at 2^32 mJ or start anew
+        sm_util=_F64,
+        mem_util=_F64,
+        sm_active=_F64,
+        dram_active=_F64,
+        tensor_active=_F64,
+        fp16_active=_F64,
+        fp32_active=_F64,
+        fp64_active=_F64,
+        pcie_bytes_s=_F64,
+        pcie_tx_bytes_s=_F64,
+        pcie_rx_bytes_s=_F64,
+        nvlink_bytes_s=_F64,
+        nvlink_tx_bytes_s=_F64,
+        nvlink_rx_bytes_s=_F64,
+        sm_clock_mhz=_F64,
+        mem_clock_mhz=_F64,
+        memory_used_bytes=_I64,
+        temperature_c=_F64,
+        throttle=_STR,
+        resident=_BOOL,
+        cpu_util=_F64,
+        cpu_busy_s=_F64,  # counters, where a log has them in place of a share: busy time of all CPUs, and all of it
+        cpu_total_s=_F64,
+    ),
+    # one row per device and source of a sensor log
+    "sensors": _schema(device=_I64, source=_STR, name=_STR, uuid=_STR, power_period_ns=_I64, power_limit_w=_F64),
 }

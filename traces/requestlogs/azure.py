@@ -11,8 +11,8 @@ from pathlib import Path
 import polars as pl
 
 from traces.clock import NS_PER_S
-from traces.errors import UnreadableInput
-from traces.requestlogs.base import LogOptions, RequestLogFrame, read_lines, settle, token_problem
+from traces.requestlogs.base import LogOptions, RequestLogFrame, settle, token_problem
+from traces.requestlogs.csv_lines import header_names, named_fields, whole
 
 _COLUMNS = ("timestamp", "contexttokens", "generatedtokens")
 _DAY, _TIME = r"\d{4}-\d\d-\d\d", r"\d\d:\d\d:\d\d"
@@ -26,49 +26,26 @@ class AzureFormat:
 
     def sniff(self, path: Path, head: bytes) -> bool:  # noqa: ARG002
         """Whether the first line names the three columns."""
-        return set(_COLUMNS) <= set(_names(head.partition(b"\n")[0].decode(errors="replace")))
+        return set(_COLUMNS) <= set(header_names(head.partition(b"\n")[0]))
 
     def read(self, path: Path, options: LogOptions) -> RequestLogFrame:
         """One request per row. Raises UnreadableInput without the header, without rows, or as options say."""
-        lines = read_lines(path)
-        names = _names(lines["text"][0] or "")
-        if not set(_COLUMNS) <= set(names):
-            raise UnreadableInput(
-                f"{path}:1: the columns TIMESTAMP, ContextTokens and GeneratedTokens are not named",
-                hint="give the CSV with its header line",
-            )
-        fields = pl.col("text").str.split(",")
-        when, context, generated = (
-            fields.list.get(names.index(name), null_on_oob=True).str.strip_chars().str.strip_chars('"')
-            for name in _COLUMNS
-        )
-        rows = (
-            lines.slice(1)
-            .filter(pl.col("text").is_not_null())
-            .with_columns(
-                n_fields=fields.list.len(),
-                arrival_ns=_nanoseconds(when),
-                input_tokens=context.str.to_integer(strict=False),
-                output_tokens=generated.str.to_integer(strict=False),
-            )
-        )
-        wrong_width = pl.when(pl.col("n_fields") != len(names)).then(
-            pl.format("{} fields where the header names {}", "n_fields", pl.lit(len(names)))
+        fields = named_fields(path, _COLUMNS, spelled="TIMESTAMP, ContextTokens and GeneratedTokens")
+        rows = fields.with_columns(
+            arrival_ns=_nanoseconds(pl.col("timestamp")),
+            input_tokens=whole("contexttokens"),
+            output_tokens=whole("generatedtokens"),
         )
         no_time = pl.when(pl.col("arrival_ns").is_null()).then(pl.lit("TIMESTAMP is not a date and time"))
         rows = rows.with_columns(
             problem=pl.coalesce(
-                wrong_width,
+                "width",
                 no_time,
                 token_problem("input_tokens", "ContextTokens", least=1),
                 token_problem("output_tokens", "GeneratedTokens", least=0),
             )
         )
         return settle(rows, path=path, log_format=self.name, block_tokens=None, epoch=True, options=options)
-
-
-def _names(header: str) -> list[str]:
-    return [name.strip().strip('"').lower() for name in header.removeprefix("\ufeff").split(",")]
 
 
 def _nanoseconds(text: pl.Expr) -> pl.Expr:

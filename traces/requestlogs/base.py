@@ -1,9 +1,10 @@
 """Request logs of public and private services, all read to one frame of planned requests.
 
-Not wired to a command yet: `profiler.workloads` and `stepscope workload` will take these frames.
-
 The frame has one row per request, in order of arrival (PLANNED_COLUMNS). A row of the file that is no request is
 skipped and reported with its line, or stops the reading, as the options say.
+
+What prompts share is said in one of two ways. `hash_ids` name the blocks of a prompt: two prompts are equal as far as
+their leading ids are. `prefix_tokens` say how much of a turn's prompt is the session's context before it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from traces.errors import UnreadableInput
 PLANNED_COLUMNS: dict[str, pl.DataType] = {
     "index": pl.Int64(),  # from 0, in order of arrival; requests of one time keep the file's order
     "line": pl.Int64(),  # of the file, from 1
-    "arrival_ns": pl.Int64(),  # after the first request of the log
+    # after the first request of the log; NULL: due tool_wait_ns + think_ns after the session's turn before has ended
+    "arrival_ns": pl.Int64(),
     "session_id": pl.String(),  # NULL where the log knows no sessions
     "turn": pl.Int64(),  # from 0 within the session
     "input_tokens": pl.Int64(),  # whole prompt, cached part included
     "output_tokens": pl.Int64(),
     "hash_ids": pl.List(pl.Int64()),  # of the prompt's blocks: equal ids mean equal text up to there; NULL unknown
-    "tool_wait_ns": pl.Int64(),  # after this turn
+    # leading tokens that are also those of the turn before (its prompt, then its output); NULL: unknown, or see hash_ids
+    "prefix_tokens": pl.Int64(),
+    "tool_wait_ns": pl.Int64(),  # after this turn; NULL unknown, like the next
     "think_ns": pl.Int64(),
 }
 PROBLEMS_LISTED = 20
@@ -40,6 +44,8 @@ class LogOptions:
 
     bad_rows: str = SKIP  # 'skip' | 'stop'
     first: int | None = None  # only so many requests, the first to arrive
+    block_tokens: int | None = None  # tokens of a hash id; None: as the format has it
+    ns_per_unit: int | None = None  # of a timestamp that is a number; None: as the format has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +64,11 @@ class RequestLogFrame:
     frame: pl.DataFrame  # PLANNED_COLUMNS
     origin_ns: int | None  # time of the first arrival since the epoch; unknown where the log has its own clock
     block_tokens: int | None  # tokens a hash id stands for; the last block of a prompt may be shorter
-    out_of_order: int  # rows that were not in order of arrival in the file
+    out_of_order: int  # rows that were not in order of arrival in the file; 0 where sessions have clocks of their own
     skipped: int
     problems: tuple[RowProblem, ...]  # the first PROBLEMS_LISTED of the skipped
+    notes: tuple[str, ...] = ()  # what a reader of the numbers has to know
+    closed: bool = False  # the log tells what follows what in a session, not when: turns wait for each other
 
 
 class RequestLogFormat(Protocol):
@@ -95,9 +103,13 @@ def read_lines(path: Path) -> pl.DataFrame:
 
 
 def settle(
-    rows: pl.DataFrame, *, path: Path, log_format: str, block_tokens: int | None, epoch: bool, options: LogOptions
-) -> RequestLogFrame:
-    """Frame of `rows`: `line`, `arrival_ns` (on the log's clock), `problem` (text or NULL), and planned columns."""
+    rows: pl.DataFrame, *, path: Path, log_format: str, block_tokens: int | None, epoch: bool, options: LogOptions,
+    notes: tuple[str, ...] = (), closed: bool = False,
+) -> RequestLogFrame:  # fmt: skip
+    """Frame of `rows`: `line`, `arrival_ns` (on the log's clock), `problem` (text or NULL), and planned columns.
+
+    A turn without an arrival stands behind the first of its session.
+    """
     bad = rows.filter(pl.col("problem").is_not_null()).select("line", "problem")
     problems = tuple(RowProblem(line=line, message=message) for line, message in bad.head(PROBLEMS_LISTED).iter_rows())
     good = rows.filter(pl.col("problem").is_null())
@@ -106,9 +118,13 @@ def settle(
         raise UnreadableInput(f"{path}:{first.line}: {first.message}", hint="mend the row, or have bad rows skipped")
     if good.is_empty():
         raise UnreadableInput(f"{path} holds no request", hint="give a request log with rows")
-    out_of_order = int(good.select((pl.col("arrival_ns").diff() < 0).sum()).item())
-    good = good.sort("arrival_ns", maintain_order=True)
-    origin_ns = int(good["arrival_ns"][0])
+    due = pl.col("arrival_ns")
+    if "session_id" in good.columns:
+        due = due.fill_null(due.min().over("session_id"))
+    good = good.with_columns(due.fill_null(due.min()).fill_null(0).alias("due"))
+    out_of_order = 0 if closed else int(good.select((pl.col("due").diff() < 0).sum()).item())
+    good = good.sort("due", maintain_order=True)
+    origin_ns = int(good["due"][0])
     missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in PLANNED_COLUMNS.items() if name not in good]
     frame = good.head(len(good) if options.first is None else options.first).with_columns(
         pl.int_range(pl.len(), dtype=pl.Int64).alias("index"),
@@ -123,6 +139,8 @@ def settle(
         out_of_order=out_of_order,
         skipped=bad.height,
         problems=problems,
+        notes=notes,
+        closed=closed,
     )
 
 

@@ -6,10 +6,20 @@ from pathlib import Path
 
 from traces.errors import UnreadableInput, UsageProblem
 from traces.requestlogs.azure import AzureFormat
+from traces.requestlogs.bailian import BailianFormat
 from traces.requestlogs.base import LogOptions, RequestLogFormat, RequestLogFrame
+from traces.requestlogs.burstgpt import BurstGptFormat
+from traces.requestlogs.chats import OpenAiFormat, ShareGptFormat
+from traces.requestlogs.coding_agent import CodingAgentFormat
 from traces.requestlogs.mooncake import MooncakeFormat
+from traces.requestlogs.timed_trace import TimedTraceFormat
+from traces.requestlogs.tracelab import TraceLabFormat
 
-FORMATS: tuple[RequestLogFormat, ...] = (AzureFormat(), MooncakeFormat())
+# Asked in this order what a file is: those with more to go by first.
+FORMATS: tuple[RequestLogFormat, ...] = (
+    AzureFormat(), BurstGptFormat(), TraceLabFormat(), CodingAgentFormat(), BailianFormat(), MooncakeFormat(),
+    TimedTraceFormat(), ShareGptFormat(), OpenAiFormat(),
+)  # fmt: skip
 _HEAD_BYTES = 1 << 16
 
 

@@ -1,32 +1,14 @@
--- stage.part: one row per valid activity: its own part of the device's busy time, overlap counted once. Times in ns.
+-- stage.part where steps overlap on a device: each activity's own part of the device's busy time, overlap counted once. In ns.
 -- Within a step the running maximum of the ends makes the parts disjoint; where steps overlap on a device, the time is the
 -- earlier step's (rows without a step come last). So the parts of a device sum to the measure of the union exactly.
-CREATE TABLE stage.device_window AS
-SELECT
-    rank, device,
-    coalesce(getvariable('window_start'), min(start_ns)) AS window_start_ns,
-    coalesce(getvariable('window_end'), max(start_ns + dur_ns)) AS window_end_ns
-FROM stage.activity
-WHERE valid
-GROUP BY ALL;
-
 CREATE TABLE stage.interval AS
-WITH clipped AS (
-    SELECT
-        a.kernel_id, a.rank, a.device, coalesce(l.step_id, 9223372036854775807) AS step_order,
-        greatest(a.start_ns, w.window_start_ns) AS s, least(a.start_ns + a.dur_ns, w.window_end_ns) AS e
-    FROM stage.activity AS a
-    JOIN stage.linked AS l USING (kernel_id)
-    JOIN stage.device_window AS w ON w.rank = a.rank AND w.device = a.device
-    WHERE a.valid
-)
 SELECT
     kernel_id, rank, device, step_order, e,
     greatest(s, coalesce(max(e) OVER (
         PARTITION BY rank, device, step_order ORDER BY s, e DESC, kernel_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ), s)) AS s
-FROM clipped
-WHERE e > s;
+FROM stage.timeline
+WHERE kernel_id > 0;
 
 CREATE TABLE stage.step_span AS
 SELECT rank, device, step_order, min(s) AS first_ns, max(e) AS last_ns
@@ -45,7 +27,9 @@ JOIN (
 ) AS m USING (rank, device, step_order)
 WHERE i.e > i.s AND i.s < m.earlier_ns;
 
-CREATE TABLE stage.part AS
+DELETE FROM stage.part;
+
+INSERT INTO stage.part
 WITH taken AS (
     SELECT c.kernel_id, greatest(c.s, o.s) AS s, least(c.e, o.e) AS e
     FROM stage.contested AS c
@@ -61,6 +45,6 @@ disjoint AS (
     FROM taken
 ),
 lost AS (SELECT kernel_id, sum(greatest(e - s, 0))::BIGINT AS ns FROM disjoint GROUP BY ALL)
-SELECT i.kernel_id, greatest(i.e - i.s, 0) - coalesce(l.ns, 0) AS busy_ns
+SELECT i.kernel_id, greatest(i.e - i.s, 0) - coalesce(l.ns, 0)
 FROM stage.interval AS i
 LEFT JOIN lost AS l USING (kernel_id);

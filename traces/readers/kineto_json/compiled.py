@@ -1,23 +1,19 @@
-"""The event parser with compiled code: Python around `events.parse_list`, which does the work without the GIL."""
+"""The event parser with compiled code: Python around `events.parse_list`, which does the work without the GIL.
+
+Importing this raises ImportError where the compiled code is not to be had (see `native`).
+"""
 
 from __future__ import annotations
 
-import hashlib
-import pickle
 import secrets
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
-from numba.core import types
-from numba.core.errors import NumbaError
 
 from traces.readers.base import CATEGORY_TEXT, PYTHON_FRAMES_KEPT
-from traces.readers.kineto_json import context as at
-from traces.readers.kineto_json import events, interning, rows, tally
+from traces.readers.kineto_json import layout as at
+from traces.readers.kineto_json import native, rows, tally
 from traces.readers.kineto_json.blocks import PADDING
 from traces.readers.kineto_json.delivery import Receiver
 from traces.readers.kineto_json.outline import Buffer, SkipState
@@ -26,59 +22,10 @@ _TEXT_BYTES = 1 << 20
 _TEXTS = 1 << 14
 _TABLE_SLOTS = 1 << 14
 
-# Modules whose text decides what is compiled.
-_COMPILED_FROM = ("machine", "context", "scan", "digits", "utf8", "interning", "members", "events", "rows", "tally")
-
 Words = npt.NDArray[np.int64]
 
 
-_NO_CACHE = (RuntimeError, OSError, EOFError, pickle.PickleError)  # no place for a cache, a full disk, a broken one
-
-
-def _sources_digest() -> str:
-    digest = hashlib.sha256()
-    for name in _COMPILED_FROM:
-        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
-    return digest.hexdigest()
-
-
-def _cached(build: Callable[[str], Callable[[int, int, int], int]]) -> Callable[[int, int, int], int]:
-    """Compile the function that `build` returns for three int64, cached on disk.
-
-    numba looks at the outermost function's own file only to see whether its cache is stale. The digest of all sources,
-    which the function closes over, makes the cache depend on the others too. The cache lies beside the code, in
-    NUMBA_CACHE_DIR or in the user's cache directory; where none can be written, each process compiles anew.
-    """
-    function = build(_sources_digest())
-    signature = types.int64(types.int64, types.int64, types.int64)
-    try:
-        made: Any = numba.njit(signature, nogil=True, error_model="numpy", cache=True)(function)
-    except _NO_CACHE:
-        made = numba.njit(signature, nogil=True, error_model="numpy")(function)
-    return made  # type: ignore[no-any-return]
-
-
-def _build_skip(digest: str) -> Callable[[int, int, int], int]:
-    def skip(p: int, end: int, state: int) -> int:
-        _ = digest
-        return events.skip_value(p, end, state)
-
-    return skip
-
-
-def _build_rehash(digest: str) -> Callable[[int, int, int], int]:
-    def rehash(context: int, old_table: int, old_slots: int) -> int:
-        _ = digest
-        interning.rehash(context, old_table, old_slots)
-        return 0
-
-    return rehash
-
-
-try:
-    _parse, _skip, _rehash = _cached(events.build_parse_list), _cached(_build_skip), _cached(_build_rehash)
-except NumbaError as error:
-    raise ImportError("the event parser cannot be compiled with this numba") from error
+_parse, _skip, _rehash = (native.functions()[name] for name in ("parse_list", "skip_value", "rehash"))
 
 
 class CompiledParser:
@@ -122,12 +69,12 @@ class CompiledParser:
             position = _parse(self._context.ctypes.data, base + position, base + end) - base
             self._take_metadata(buffer, base)
             reason = self._context[at.REASON]
-            if reason == events.NEED_TEXT:
+            if reason == at.NEED_TEXT:
                 self._make_room_for_text()
-            elif reason == events.NEED_ROOM:
+            elif reason == at.NEED_ROOM:
                 self._make_room()
             else:
-                return position, bool(reason == events.LIST_ENDED)
+                return position, bool(reason == at.LIST_ENDED)
 
     def skip(self, buffer: Buffer, position: int, end: int, state: SkipState) -> int:
         """See `EventParser.skip`."""
@@ -161,7 +108,7 @@ class CompiledParser:
         if self._context[at.ROWS] >= self._context[at.ROW_LIMIT]:
             self.flush()
         slots = int(self._context[at.TABLE_MASK]) + 1
-        if 2 * (self._context[at.TABLE_USED] + events.ENTRIES_PER_EVENT) >= slots:
+        if 2 * (self._context[at.TABLE_USED] + at.ENTRIES_PER_EVENT) >= slots:
             old = self._arrays[at.TABLE]
             self._new_table(4 * slots)
             _rehash(self._context.ctypes.data, old.ctypes.data, slots)

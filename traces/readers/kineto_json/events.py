@@ -5,20 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from traces.readers.kineto_json import context as at
+from traces.readers.kineto_json import layout as at
 from traces.readers.kineto_json import members, rows, tally
-from traces.readers.kineto_json.context import NESTED, WORD_BYTES, add, get, is_text, put
+from traces.readers.kineto_json.context import add, get, is_text, put
 from traces.readers.kineto_json.digits import parse_time, parse_whole
 from traces.readers.kineto_json.interning import JSON, SPELLING, TEXT_FULL, intern, slot_text, text_key
+from traces.readers.kineto_json.layout import (
+    ENTRIES_PER_EVENT,
+    LIST_ENDED,
+    NEED_MORE,
+    NEED_ROOM,
+    NEED_TEXT,
+    NESTED,
+    WORD_BYTES,
+)
 from traces.readers.kineto_json.machine import compiled, fold_product, inlined, load_byte, load_word, store_word
 from traces.readers.kineto_json.scan import MORE, after_blank, after_close, after_element, same_bytes
 
-# Why the loop returned.
-NEED_MORE, LIST_ENDED, NEED_ROOM, NEED_TEXT = range(4)
-
-ENTRIES_PER_EVENT = 8  # four strings, each with an entry for its spelling and one for its text
 _PAIR_FACTOR = 0x1E3779B97F4A7C15
 
 
@@ -169,41 +172,36 @@ def _take_event(context: int, p: int, end: int) -> int:
     return stop
 
 
-def build_parse_list(digest: str) -> Callable[[int, int, int], int]:
-    """The loop, not yet compiled: `digest` becomes part of the key under which its compiled form is cached."""
-
-    def parse_list(context: int, p: int, end: int) -> int:
-        """Take elements until the list or the buffer ends or room runs out; first address not consumed."""
-        _ = digest
-        table_limit = (get(context, at.TABLE_MASK) + 1) // 2 - ENTRIES_PER_EVENT
-        while True:
-            p = min(after_blank(p, end), end)
-            put(context, at.REASON, NEED_MORE)
-            if p >= end:
+@compiled
+def parse_list(context: int, p: int, end: int) -> int:
+    """Take elements until the list or the buffer ends or room runs out; first address not consumed."""
+    table_limit = (get(context, at.TABLE_MASK) + 1) // 2 - ENTRIES_PER_EVENT
+    while True:
+        p = min(after_blank(p, end), end)
+        put(context, at.REASON, NEED_MORE)
+        if p >= end:
+            return p
+        byte = load_byte(p)
+        if byte == 0x5D:
+            put(context, at.REASON, LIST_ENDED)
+            return p + 1
+        if byte != 0x7B:
+            stop = after_element(p, end)
+            if stop < 0:
                 return p
-            byte = load_byte(p)
-            if byte == 0x5D:
-                put(context, at.REASON, LIST_ENDED)
-                return p + 1
-            if byte != 0x7B:
-                stop = after_element(p, end)
-                if stop < 0:
-                    return p
-                _count(context, tally.NOT_AN_EVENT)
-            else:
-                if get(context, at.ROWS) >= get(context, at.ROW_LIMIT) or get(context, at.TABLE_USED) > table_limit:
-                    put(context, at.REASON, NEED_ROOM)
-                    return p
-                stop = _take_event(context, p, end)
-                if stop == TEXT_FULL:
-                    put(context, at.REASON, NEED_TEXT)
-                    return p
-                if stop < 0:
-                    return p
-            add(context, at.SEEN, 1)
-            p = stop
-
-    return parse_list
+            _count(context, tally.NOT_AN_EVENT)
+        else:
+            if get(context, at.ROWS) >= get(context, at.ROW_LIMIT) or get(context, at.TABLE_USED) > table_limit:
+                put(context, at.REASON, NEED_ROOM)
+                return p
+            stop = _take_event(context, p, end)
+            if stop == TEXT_FULL:
+                put(context, at.REASON, NEED_TEXT)
+                return p
+            if stop < 0:
+                return p
+        add(context, at.SEEN, 1)
+        p = stop
 
 
 @compiled

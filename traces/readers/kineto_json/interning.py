@@ -7,7 +7,8 @@ an entry of its own beside that of the text it stands for, so that escapes are u
 
 from __future__ import annotations
 
-from traces.readers.kineto_json.context import (
+from traces.readers.kineto_json.context import add, get, put
+from traces.readers.kineto_json.layout import (
     ESCAPED,
     KEY_1,
     KEY_2,
@@ -24,9 +25,6 @@ from traces.readers.kineto_json.context import (
     TEXT_ENDS,
     TEXT_LIMIT,
     TEXT_NEEDED,
-    add,
-    get,
-    put,
 )
 from traces.readers.kineto_json.machine import compiled, copy_bytes, fold_product, inlined, load_word, store_word
 from traces.readers.kineto_json.utf8 import compact, has_escape, is_ascii, repair, unescape
@@ -139,14 +137,15 @@ def _append_text(context: int, p: int, count: int) -> int:
 
 
 @compiled
-def rehash(context: int, old_table: int, old_slots: int) -> None:
-    """Enter all entries of a former table into the present, larger and empty one."""
+def rehash(context: int, old_table: int, old_slots: int) -> int:
+    """Enter all entries of a former table into the present, larger and empty one; how many slots that had."""
     put(context, TABLE_USED, 0)
     for slot in range(old_slots):
         entry = old_table + 24 * slot
         identity = load_word(entry + 16)
         if identity != 0:
             enter(context, load_word(entry), load_word(entry + 8), identity)
+    return old_slots
 
 
 @compiled

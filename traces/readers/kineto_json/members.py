@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from traces.readers.kineto_json.context import (
+from traces.readers.kineto_json.context import clear_slots, get, is_text, set_slot
+from traces.readers.kineto_json.interning import SPELLING, final_text, slot_text
+from traces.readers.kineto_json.layout import (
     ARGS,
     BARE,
     BYTES,
@@ -31,12 +33,7 @@ from traces.readers.kineto_json.context import (
     TS,
     TYPES,
     WORD_BYTES,
-    clear_slots,
-    get,
-    is_text,
-    set_slot,
 )  # fmt: skip
-from traces.readers.kineto_json.interning import SPELLING, final_text, slot_text
 from traces.readers.kineto_json.machine import compiled, inlined, load_byte, load_word
 from traces.readers.kineto_json.scan import (
     MORE,

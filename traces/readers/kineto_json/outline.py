@@ -23,7 +23,7 @@ from traces.readers.kineto_json.text import decode_string, decode_value
 Buffer = npt.NDArray[np.uint8]
 SkipState = npt.NDArray[np.int64]  # kind, depth, escaped, in string: see `Kind`
 
-MAX_EVENT_BYTES = 64 << 20  # a larger one is skipped and counted: memory stays bounded
+MAX_EVENT_BYTES = 8 << 20  # a larger one is skipped and counted: memory stays bounded, and so is what a name may cost
 MAX_VALUE_BYTES = 4 << 20  # of one top-level value
 MAX_META_BYTES = 16 << 20  # of all of them
 

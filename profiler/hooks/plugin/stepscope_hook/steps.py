@@ -6,7 +6,7 @@ Records (times in ns since the epoch, counts in tokens; lists of one record belo
              ids, new, computed (before the step), prompts, out (before), spec, first, resumed
     result   seq, r0, r1 (around update_from_output), per request with output: ids, acc (tokens), and per finished one:
              done, reason, done_out (tokens in all)
-    request  id, event ('queued' | 'preempted'), ts, session, prompt, arrival
+    request  id, event ('queued' | 'preempted'), ts, session, prompt, arrival, keys (of the prompt's whole blocks)
     aborted  ids, out (tokens so far), ts
     mark     mark, ts, value, text
 Counts come from SchedulerOutput: the Request objects have moved on by the time schedule() returns. The hot path only
@@ -15,6 +15,7 @@ copies lists; joining them happens in the writer thread, which sees records in o
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import time
@@ -51,7 +52,14 @@ def on_add_request(t0: int, _scheduler: Any, arguments: Any, keywords: Any, _res
     arrival_s = getattr(request, "arrival_time", None)
     ledger.put(
         _render_queued,
-        (request.request_id, t0, getattr(request, "session_id", None), request.num_prompt_tokens, arrival_s),
+        (
+            request.request_id,
+            t0,
+            getattr(request, "session_id", None),
+            request.num_prompt_tokens,
+            arrival_s,
+            list(getattr(request, "block_hashes", None) or ()),
+        ),
     )
 
 
@@ -141,14 +149,24 @@ def _kv_usage(scheduler: Any) -> float | None:
 # -- writer thread ------------------------------------------------------------------------------------------------
 
 
-def _render_queued(payload: tuple[str, int, str | None, int, float | None]) -> ledger.Record:
-    request_id, ts, session, prompt, arrival_s = payload
+def _render_queued(payload: tuple[str, int, str | None, int, float | None, list[Any]]) -> ledger.Record:
+    request_id, ts, session, prompt, arrival_s, hashes = payload
     _live[request_id] = _Known(prompt)
     arrival = None if arrival_s is None else int(arrival_s * 1e9)
     return {
         "kind": "request", "event": "queued", "id": request_id, "ts": ts, "session": session, "prompt": prompt,
-        "arrival": arrival,
+        "arrival": arrival, "keys": [_key(block) for block in hashes],
     }  # fmt: skip
+
+
+# Processes of one engine share it, so that what another replica computed is known; nothing can be looked up without it.
+_SECRET = os.environ.get("STEPSCOPE_LEDGER_SECRET", "").encode() or os.urandom(32)
+
+
+def _key(block: Any) -> int:
+    """A block's hash, which stands for the whole prompt up to its end, under the secret."""
+    text = block if isinstance(block, bytes) else repr(block).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=_SECRET[:64]).digest(), "little")
 
 
 def _render_preempted(payload: tuple[str, int]) -> ledger.Record:

@@ -1,0 +1,1 @@
+"""Runs against runs: what differs, what that did, and how much of it is noise. `analyzers.compare` puts it together."""

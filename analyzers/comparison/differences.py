@@ -1,0 +1,258 @@
+"""What differs between two sides before anything is measured: capture, configuration, hardware, workload, work, health."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from analyzers.comparison.sides import RECORDED, Part, Side
+
+AREAS = ("repeats", "capture", "configuration", "environment", "hardware", "workload", "work", "health")
+_CLOCK_STEP, _PEAK_STEP = 0.02, 0.10  # smaller differences are within what a sensor, or a calibration, repeats
+_SECRET = re.compile(r"(?:^|[-_.])(?:key|token|secret|password|passwd|credentials?)$", re.IGNORECASE)
+_SHOWN_ENV = ("VLLM_", "SGLANG_", "CUDA_", "NCCL_", "OMP_", "MKL_", "TORCH", "PYTORCH_", "HIP_", "ROCR_")
+# where a run was made, and not how
+_PLACES_ARGV = ("model", "served-model-name", "host", "port", "model-path")
+_PLACES_ENV = ("PYTHONPATH", "STEPSCOPE_LEDGER_DIR")
+_TOP = ("engine", "engine_version", "model", "dtype", "device_kind")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One thing that is not the same. `base`, `cand`: numbers or text; None: not known, or not given. `note`: what to mind."""
+
+    area: str
+    name: str
+    base: Any
+    cand: Any
+    note: str = ""
+
+
+def differences(base: Side, cand: Side) -> list[Difference]:
+    """In the order of AREAS; a thing that two sources tell is named once."""
+    found = [item for side in (base, cand) for item in _repeats(side)]
+    found += _capture(base, cand)
+    first, second = base.parts[0], cand.parts[0]
+    found += _facts(first, second)
+    found += [*_work(base, cand), *_health(first, second)]
+    return sorted(found, key=lambda item: AREAS.index(item.area))
+
+
+def _facts(base: Part, cand: Part) -> list[Difference]:
+    """What two runs say of themselves."""
+    if base.store.path == cand.store.path and base.store.run_id == cand.store.run_id:
+        return []
+    return [*_configuration(base, cand), *_hardware(base, cand), *_workload(base, cand)]
+
+
+def _repeats(side: Side) -> Iterator[Difference]:
+    for part in side.parts[1:]:
+        for item in _facts(side.parts[0], part):
+            yield Difference(
+                area="repeats", name=f"{item.name} ({item.area})", base=item.base, cand=item.cand,
+                note=f"runs of one side, {side.name}: they are no repeats of one thing",
+            )  # fmt: skip
+
+
+def _capture(base: Side, cand: Side) -> Iterator[Difference]:
+    passes = [sorted({str(item.name) for item in side.passes if item.name is not None}) for side in (base, cand)]
+    if any((RECORDED in names) != (RECORDED in passes[0]) for names in passes):
+        yield Difference(
+            area="capture", name="pass", base=", ".join(passes[0]) or None, cand=", ".join(passes[1]) or None,
+            note="recording slows: a recorded pass against one that is not tells the cost of recording",
+        )  # fmt: skip
+    facts = [_captured(side.parts[0]) for side in (base, cand)]
+    yield from _unequal("capture", *facts)
+
+
+def _captured(part: Part) -> dict[str, Any]:
+    config = part.facts["config"]
+    profiler = next((_flat(value) for key, value in _flags(config.get("engine_argv")).items() if key == "profiler-config"), {})
+    return {
+        "source": part.facts.get("source"), "status": config.get("status"),
+        "device activity": "recorded" if part.store.query(
+            "SELECT 1 FROM devices WHERE run_id = ? LIMIT 1", [part.store.run_id]).height else "not recorded",
+        **profiler,
+    }  # fmt: skip
+
+
+def _configuration(base: Part, cand: Part) -> Iterator[Difference]:
+    named: set[str] = set()
+    for kind in (_top, _arguments, _argv, _environment, _engine_facts, _versions, _model, _graphs):
+        area = "environment" if kind is _environment else "configuration"
+        for item in _unequal(area, kind(base), kind(cand)):
+            key = item.name.replace("_", "-").lower()
+            if key not in named:
+                named.add(key)
+                yield item
+
+
+def _top(part: Part) -> dict[str, Any]:
+    return {name: part.facts.get(name) for name in _TOP}
+
+
+def _arguments(part: Part) -> dict[str, Any]:
+    given = part.facts["config"].get("engine_args")
+    words = [item for item in given if isinstance(item, str)] if isinstance(given, list) else []
+    pairs = (item.partition("=") for item in words)
+    return {key.lstrip("-").replace("_", "-"): value or "set" for key, _, value in pairs}
+
+
+def _argv(part: Part) -> dict[str, Any]:
+    flags = _flags(part.facts["config"].get("engine_argv"))
+    return {key: value for key, value in flags.items() if key not in (*_PLACES_ARGV, "profiler-config")}
+
+
+def _environment(part: Part) -> dict[str, Any]:
+    given = part.facts["config"].get("engine_env")
+    if not isinstance(given, dict):
+        return {}
+    return {str(key): value for key, value in given.items() if key not in _PLACES_ENV}
+
+
+def _engine_facts(part: Part) -> dict[str, Any]:
+    return _flat(part.facts["config"].get("engine_facts"))
+
+
+def _versions(part: Part) -> dict[str, Any]:
+    return _flat(part.facts["config"].get("versions"))
+
+
+def _model(part: Part) -> dict[str, Any]:
+    config = part.facts["config"].get("model_config")
+    return {f"model {key}": value for key, value in _flat(config).items() if key not in ("name", "_name_or_path")}
+
+
+def _graphs(part: Part) -> dict[str, Any]:
+    """The graph mode of most steps of a kind; a kind that a side lacks is no difference of the mode."""
+    rows = part.store.named("compare_graphs", "analyzers").sort("steps", descending=True)
+    return {f"graph mode of {row['kind']} steps": row["graph_mode"] for row in rows.unique("kind", keep="first").to_dicts()
+            if row["graph_mode"] != "not recorded"}  # fmt: skip
+
+
+def _hardware(base: Part, cand: Part) -> Iterator[Difference]:
+    rows = [part.store.named("compare_devices", "analyzers") for part in (base, cand)]
+    plain = [{
+        "devices": data.height or None, "device": ", ".join(data["name"].drop_nulls().unique().sort()) or _machine(part),
+        "device memory, bytes": data["memory_bytes"].max(), "throttling": ", ".join(data["throttle"].drop_nulls().unique().sort()) or None,
+    } for data, part in zip(rows, (base, cand), strict=True)]  # fmt: skip
+    yield from _unequal("hardware", *plain, both=("devices", "device memory, bytes"))
+    for column, name, step in (
+        ("sm_clock_mhz", "compute clock, MHz", _CLOCK_STEP), ("mem_clock_mhz", "memory clock, MHz", _CLOCK_STEP),
+        ("peak_flops", "peak FLOP/s", _PEAK_STEP), ("peak_bandwidth", "peak bytes/s", _PEAK_STEP),
+    ):  # fmt: skip
+        first, second = (data[column].median() for data in rows)
+        if first and second and abs(second / first - 1) > step:
+            yield Difference(area="hardware", name=name, base=first, cand=second)
+
+
+def _machine(part: Part) -> Any:
+    return part.facts["config"].get("device_name")
+
+
+def _workload(base: Part, cand: Part) -> Iterator[Difference]:
+    for item in _unequal("workload", _asked(base), _asked(cand)):
+        yield Difference(area="workload", name=item.name, base=item.base, cand=item.cand, note="the sides were asked different things")
+
+
+def _asked(part: Part) -> dict[str, Any]:
+    """The workload's options one by one, so that what differs is one of them."""
+    config = part.facts["config"]
+    workload = config.get("workload")
+    known = {key: value for key, value in workload.items() if key in ("requests", "sessions")} if isinstance(workload, dict) else {}
+    spec = workload.get("spec") if isinstance(workload, dict) else None
+    known["seed"] = config.get("seed")
+    if isinstance(spec, str):
+        name, _, options = spec.partition(":")
+        known["workload"] = name
+        known |= {key: value for key, _, value in (item.partition("=") for item in options.split(",") if item)}
+    return known
+
+
+def _work(base: Side, cand: Side) -> Iterator[Difference]:
+    """What was really done, per pass: it differs where passes of one run had other workloads, or where requests failed."""
+    sums = [_done(side) for side in (base, cand)]
+    for name in sums[0]:
+        if sums[0][name] != sums[1][name] and None not in (sums[0][name], sums[1][name]):
+            note = "of a pass" if name != "failed requests" else "a failed request is in no latency"
+            yield Difference(area="work", name=name, base=sums[0][name], cand=sums[1][name], note=note)
+
+
+def _done(side: Side) -> dict[str, float | None]:
+    data = pl.concat([item.requests for item in side.passes]) if side.passes else None
+    if data is None or not data.height:
+        return dict.fromkeys(("requests", "failed requests", "prompt tokens", "output tokens"))
+    ok, passes = data.filter("ok"), len(side.passes)
+    return {
+        "requests": data.height / passes, "failed requests": (data.height - ok.height) / passes,
+        "prompt tokens": _per(ok["prompt_tokens"].sum(), passes), "output tokens": _per(ok["output_tokens"].sum(), passes),
+    }  # fmt: skip
+
+
+def _per(total: Any, passes: int) -> float | None:
+    return total / passes if total else None
+
+
+def _health(base: Part, cand: Part) -> Iterator[Difference]:
+    found = [_checks(part) for part in (base, cand)]
+    for check in sorted(set(found[0]) | set(found[1])):
+        first, second = (side.get(check, ("ok", "")) for side in found)
+        if first[0] != second[0]:
+            yield Difference(area="health", name=check, base=first[0], cand=second[0], note=second[1] or first[1])
+
+
+def _checks(part: Part) -> dict[str, tuple[str, str]]:
+    rows = part.store.query(
+        "SELECT check_id, status, message FROM health WHERE run_id = ? AND status <> 'ok' ORDER BY status", [part.store.run_id]
+    )
+    return {row["check_id"]: (row["status"], row["message"] or "") for row in rows.to_dicts()}
+
+
+def _unequal(
+    area: str, base: Mapping[str, Any], cand: Mapping[str, Any], *, both: Sequence[str] = ()
+) -> Iterator[Difference]:
+    """Names whose values differ; those in `both` only where both sides know one."""
+    for name in dict.fromkeys((*base, *cand)):
+        first, second = base.get(name), cand.get(name)
+        if first != second and not (name in both and None in (first, second)):
+            shown = (_told(name, value, area=area) for value in (first, second))
+            yield Difference(area=area, name=name, base=next(shown), cand=next(shown))
+
+
+def _told(name: str, value: Any, *, area: str) -> Any:
+    """The value, unless it may be a secret: by its name, or an environment variable nobody here knows."""
+    unknown = area == "environment" and not name.startswith(_SHOWN_ENV)
+    return "set, not shown" if value is not None and (unknown or _SECRET.search(name)) else value
+
+
+def _flags(argv: Any) -> dict[str, str]:
+    """`--key value`, `--key=value` and bare `--key` of a command line."""
+    words = [str(word) for word in argv] if isinstance(argv, list) else []
+    found: dict[str, str] = {}
+    for place, word in enumerate(words):
+        if not word.startswith("--"):
+            continue
+        key, mark, value = word[2:].partition("=")
+        after = words[place + 1] if place + 1 < len(words) else "--"
+        found[key.replace("_", "-")] = value if mark else ("set" if after.startswith("--") else after)
+    return found
+
+
+def _flat(value: Any) -> dict[str, Any]:
+    """Scalars of an object (or of its JSON text), nested ones as text; folders are where and not how."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {}
+    if not isinstance(value, dict):
+        return {}
+    return {
+        str(key): item if isinstance(item, str | int | float | bool | None) else json.dumps(item, sort_keys=True)
+        for key, item in value.items() if not str(key).endswith("_dir")
+    }  # fmt: skip

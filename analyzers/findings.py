@@ -1,0 +1,80 @@
+"""Findings of a run: what the makers found, ranked by the time it explains, what is not worth showing left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import duckdb
+
+from analyzers import finding_agents
+from analyzers.finding import FINDING_COLUMNS, Finding, Maker
+from traces.rows import first_row
+from traces.store import TraceStore
+
+FINDINGS_VERSION = 1
+MAKERS: tuple[Maker, ...] = (finding_agents.make,)
+
+
+def fill(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
+    """Fill table `findings` of a run that is analyzed otherwise; what an earlier analysis wrote is replaced."""
+    con.execute("DELETE FROM findings WHERE run_id = ?", [run_id])
+    found = ranked([finding for make in MAKERS for finding in make(con, run_id)])
+    if found:
+        marks = ", ".join("?" * len(FINDING_COLUMNS))
+        con.executemany(
+            f"INSERT INTO findings ({', '.join(FINDING_COLUMNS)}) VALUES ({marks})",
+            [list(finding.row(run_id, place)) for place, finding in enumerate(found, start=1)],
+        )
+
+
+def ranked(found: Sequence[Finding]) -> list[Finding]:
+    """Those worth showing, most time first, information last."""
+    return sorted(
+        (finding for finding in found if finding.shown),
+        key=lambda finding: (finding.gain is None, -finding.time_ns, finding.finding_id),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingsReport:
+    """`findings`: rows of table `findings` in their order, `proof` decoded, with `proved`: the last row of `proofs` on it,
+    or None. Times in ns, shares of 1, unknown is None. `baseline`: the last proof without a finding, or None."""
+
+    version: int = FINDINGS_VERSION
+    run_id: str
+    findings: list[dict[str, Any]]
+    baseline: dict[str, Any] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
+
+def read_findings(store: TraceStore) -> FindingsReport:
+    """The findings of a run, the most time first."""
+    rows = store.query(
+        "SELECT * EXCLUDE (run_id) FROM findings WHERE run_id = ? ORDER BY place", [store.run_id]
+    ).to_dicts()  # fmt: skip
+    proofs = {
+        row["finding_id"]: row
+        for row in store.query(
+            "SELECT * EXCLUDE (run_id) FROM proofs WHERE run_id = ? ORDER BY created_ns", [store.run_id]
+        ).to_dicts()
+    }
+    for row in rows:
+        row["proof"] = json.loads(row["proof"]) if row["proof"] else None
+        row["proved"] = proofs.get(row["finding_id"])
+    return FindingsReport(run_id=store.run_id, findings=rows, baseline=proofs.get("none"))
+
+
+def is_analyzed(con: duckdb.DuckDBPyConnection, run_id: str) -> bool:
+    """Whether there is anything that findings could rest on."""
+    row = first_row(con.execute(
+        "SELECT (SELECT count(*) FROM steps WHERE run_id = $run) + (SELECT count(*) FROM kernels WHERE run_id = $run) "
+        "+ (SELECT count(*) FROM requests WHERE run_id = $run) + (SELECT count(*) FROM telemetry WHERE run_id = $run)",
+        {"run": run_id},
+    ))  # fmt: skip
+    return row is not None and row[0] > 0

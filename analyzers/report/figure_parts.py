@@ -1,0 +1,26 @@
+"""What figures share: axes, layout, the hover's first line. Colours of text and grid are the page's, which knows the theme."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_MARGIN = {"l": 70, "r": 20, "t": 30, "b": 55}
+
+
+def axis(title: str, *, log: bool = False, si: bool = False, **more: Any) -> dict[str, Any]:
+    """An axis with its unit in the title; `si` writes 1 T, not 1e12."""
+    shape: dict[str, Any] = {"title": {"text": title}, "automargin": True, "zeroline": False, **more}
+    if log:
+        shape |= {"type": "log", "exponentformat": "SI" if si else "power", "dtick": 1}
+    return shape
+
+
+def layout(**more: Any) -> dict[str, Any]:
+    """A layout without colours of its own."""
+    shape: dict[str, Any] = {"margin": _MARGIN, "font": {"size": 12}, "hoverlabel": {"align": "left", "namelength": -1}}
+    return {**shape, **more}
+
+
+def hover_number(line: str) -> str:
+    """A number and the steps that it is of."""
+    return f"{line}<br>steps %{{customdata[0]}} to %{{customdata[1]}}, n = %{{customdata[2]}}"
