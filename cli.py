@@ -33,11 +33,19 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "agents": ("analyzers.commands.agents", "agents", "What an agent's turns re-read, why, and what it costs."),
     "findings": ("analyzers.commands.findings", "findings", "What is worth changing, and what it would gain."),
     "prove": ("analyzers.commands.prove", "prove", "Run a finding's change: does its gain hold?"),
+    "report": ("analyzers.commands.report", "report", "The run as one HTML page that works offline."),
+    "compare": (
+        "analyzers.commands.compare",
+        "compare",
+        "What differs between runs, and what of it is more than noise.",
+    ),
     "health": ("analyzers.commands.reading", "health", "What the recording can and cannot carry."),
     "predict": ("analyzers.commands.predict", "predict", "What to expect of a model on a device, with no run."),
     "agentlog": ("analyzers.commands.agentlog", "agentlog", "What agents re-read, from their logs alone."),
     "calibrate": ("profiler.commands", "calibrate", "Measure what this machine reaches."),
     "analyze": ("analyzers.commands.reading", "analyze", "Compute everything that is derived again."),
+    "export": ("analyzers.commands.export", "export", "A trace for Perfetto, tables as Parquet, Prometheus text."),
+    "explain": ("analyzers.commands.explain", "explain", "What a term, a column, a check or a finding means."),
     "query": ("traces.commands", "query", "Run SQL against a run database."),
     "info": ("traces.commands", "info", "Runs, files and tables of a database."),
     "doctor": ("profiler.commands", "doctor", "Check engine, GPU, sensors and disk, with remedies."),
@@ -125,9 +133,11 @@ class Composition:
 
         return planned_arrivals(spec, seed, **options)
 
-    def prove(self, run: str, finding_id: str, *, rounds: int, out: Path | None, quiet: bool) -> Any:
-        """Run a finding's change against the run as it was and keep the verdict (analyzers.proof.Verdict) in its database."""
-        from analyzers.proof import conclude, read_case
+    def prove(
+        self, run: str, finding_id: str, *, rounds: int, out: Path | None, python: Path | None, quiet: bool
+    ) -> Any:
+        """Run a finding's change against the run as it was and keep the verdict (analyzers.verdict.Verdict) in its database."""
+        from analyzers.proof import check_writable, conclude, read_case
         from profiler.invocation import default_out
         from profiler.progress import Silent, Terminal
         from profiler.prove import repeat_of, run_proof
@@ -135,7 +145,8 @@ class Composition:
 
         with TraceStore.open(run) as store:
             case, path, run_id = read_case(store, finding_id), store.path, store.run_id
-        repeat = repeat_of(case.config, self.resolve_model(str(case.config["model"])), case.change.to_dict())
+        check_writable(path)
+        repeat = repeat_of(case.config, self.resolve_model(str(case.config["model"])), case.change.to_dict(), python)
         directory = out or default_out(f"prove-{finding_id}", repeat.workload)
         made = run_proof(repeat, rounds=rounds, out=directory, observer=Silent() if quiet else Terminal())
         return conclude(case, made, directory, path, run_id)

@@ -55,7 +55,9 @@ class Numbers:
         """Numbers of `names`; new names get new ones."""
         self._named += len(names)
         numbers = np.empty(len(names), dtype=np.int32)
-        if self._dense and len(names):
+        if not len(names):
+            return numbers
+        if self._dense:
             low, high = int(names.min()), int(names.max())
             if low >= 0 and high < max(_DENSE_FROM, _DENSE_FACTOR * self._named):
                 self.used = max(self.used, high + 1)
@@ -69,6 +71,7 @@ class Numbers:
     def _leave_dense(self) -> None:
         self._dense = False
         self._keys = np.arange(self.used, dtype=np.int64)
+        self._slots = np.zeros(0, dtype=np.int32)
 
     def _make_room(self, more: int) -> None:
         wanted = self.used + more

@@ -14,8 +14,9 @@ import duckdb
 LEAST_GAIN = 0.01
 WARNING_GAIN, CRITICAL_GAIN = 0.02, 0.20
 # What a gain may be a share of. 'step_time': of the engine's steps (`prove` measures that); 'busy': of the devices' busy
-# time; 'window': of the recorded window; 'energy': of the joules measured.
-GAIN_OF = ("step_time", "busy", "window", "energy")
+# time; 'window': of the recorded window; 'energy': of the joules measured; 'token_intervals': of the time between tokens of
+# requests that decode, in the steps the finding is about.
+GAIN_OF = ("step_time", "busy", "window", "energy", "token_intervals")
 
 
 class Severity(StrEnum):

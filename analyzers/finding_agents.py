@@ -13,11 +13,14 @@ from analyzers.finding import Finding, Gain, Severity, device_window_ns, severit
 from analyzers.finding_agents_causes import Cause, Recorded, cause_of, proof_of
 from analyzers.finding_agents_gain import predicted, step_total_ns
 from analyzers.step_law import learn
+from traces.health import withheld
 from traces.rows import first_row
 from traces.store import frame, named_sql
 
 MAKER = "agents"
 _ASSUMED_BLOCK_TOKENS = 128  # for the interval where the block size is not known; the engines' largest default
+# What spoils the device time of pieces when it is withheld:
+_SPOIL_TIME = {"kernels", "steps", "steps.busy_ns", "steps.prefill_ns", "step_requests", "devices.busy_ns"}
 _TOLD_SHARE = 0.01  # of the prompts' tokens: from here on what is only said is said
 
 
@@ -33,7 +36,11 @@ def make(con: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[Finding]:
     steps = _query(con, "finding_steps", run_id=run_id, **{"pass": chosen})
     by_step = _named(_query(con, "finding_agents_steps", run_id=run_id, **{"pass": chosen}))
     law = learn(steps)
-    window_ns = device_window_ns(con, run_id)
+    spoilt = _SPOIL_TIME & withheld(con, run_id).keys()
+    if spoilt:
+        nothing = pl.lit(None)
+        lost = lost.with_columns(device_ns=nothing.cast(pl.Int64), energy_j=nothing.cast(pl.Float64))
+    window_ns = None if spoilt else device_window_ns(con, run_id)
     prompt_tokens = _prompt_tokens(con, run_id, chosen)
     for name in lost["name"].unique(maintain_order=True):
         rows = lost.filter(pl.col("name") == name)
@@ -61,18 +68,23 @@ def _finding(
         rows.filter(pl.col("pass").eq_missing(pl.lit("profiled"))) if "profiled" in rows["pass"].to_list() else here
     )
     device_ns = _known_sum(recorded, "device_ns")
-    tokens, turns, sessions = (int(here[name].sum()) for name in ("tokens", "turns", "sessions"))
+    tokens, turns = int(here["tokens"].sum()), int(here["turns"].sum())
+    sessions = max(here["sessions"].to_list(), default=0)
     first = here["first_token"].drop_nulls()
     where = f"; mostly from token {first[0]:,} on" if len(first) else ""
     estimate = 0 if gain is None else round(gain.value * total_ns)
     return Finding(
         finding_id=f"{MAKER}.{cause.name}", severity=Severity.INFO if gain is None else severity_of(gain),
-        title=cause.title, cause=f"{cause.why}: {tokens:,} tokens in {turns} turns of {max(here['sessions'])} sessions{where}"
-        if sessions else cause.why,
+        title=cause.title, cause=f"{cause.why}: {tokens:,} tokens in {_many(turns, 'turn')}"
+        + (f" of {_many(sessions, 'session')}" if sessions else "") + where,
         device_ns=device_ns, energy_j=_known_sum(recorded, "energy_j"),
         share=None if device_ns is None or not window_ns else device_ns / window_ns,
         time_ns=estimate if device_ns is None else device_ns, gain=gain, evidence=_evidence(rows), fix=cause.fix, proof=proof,
     )  # fmt: skip
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _named(rows: pl.DataFrame) -> pl.DataFrame:

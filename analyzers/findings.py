@@ -9,13 +9,12 @@ from typing import Any
 
 import duckdb
 
-from analyzers import finding_agents
+from analyzers import finding_agents, finding_engine
 from analyzers.finding import FINDING_COLUMNS, Finding, Maker
-from traces.rows import first_row
 from traces.store import TraceStore
 
 FINDINGS_VERSION = 1
-MAKERS: tuple[Maker, ...] = (finding_agents.make,)
+MAKERS: tuple[Maker, ...] = (finding_agents.make, finding_engine.make)
 
 
 def fill(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
@@ -59,7 +58,7 @@ def read_findings(store: TraceStore) -> FindingsReport:
         "SELECT * EXCLUDE (run_id) FROM findings WHERE run_id = ? ORDER BY place", [store.run_id]
     ).to_dicts()  # fmt: skip
     proofs = {
-        row["finding_id"]: row
+        row["finding_id"]: row | {name: json.loads(row[name]) if row[name] else None for name in ("passes", "change")}
         for row in store.query(
             "SELECT * EXCLUDE (run_id) FROM proofs WHERE run_id = ? ORDER BY created_ns", [store.run_id]
         ).to_dicts()
@@ -68,13 +67,3 @@ def read_findings(store: TraceStore) -> FindingsReport:
         row["proof"] = json.loads(row["proof"]) if row["proof"] else None
         row["proved"] = proofs.get(row["finding_id"])
     return FindingsReport(run_id=store.run_id, findings=rows, baseline=proofs.get("none"))
-
-
-def is_analyzed(con: duckdb.DuckDBPyConnection, run_id: str) -> bool:
-    """Whether there is anything that findings could rest on."""
-    row = first_row(con.execute(
-        "SELECT (SELECT count(*) FROM steps WHERE run_id = $run) + (SELECT count(*) FROM kernels WHERE run_id = $run) "
-        "+ (SELECT count(*) FROM requests WHERE run_id = $run) + (SELECT count(*) FROM telemetry WHERE run_id = $run)",
-        {"run": run_id},
-    ))  # fmt: skip
-    return row is not None and row[0] > 0

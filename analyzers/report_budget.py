@@ -50,9 +50,7 @@ class Budget:
 _Raw = tuple[str, str | None, int, int | None, str | None]
 
 
-def read_budget(
-    store: TraceStore, idle: Sequence[Mapping[str, Any]], reasons: Mapping[str, str]
-) -> Budget | None:
+def read_budget(store: TraceStore, idle: Sequence[Mapping[str, Any]], reasons: Mapping[str, str]) -> Budget | None:
     """The budget of a run; `idle` are its idle groups by cause (name, pieces, ns), `reasons` what health withholds.
 
     None where no device has a window, and where the tables contradict each other.
@@ -69,7 +67,10 @@ def read_budget(
     no_busy, no_idle = _reason(reasons, _BUSY), _reason(reasons, _IDLE)
     raw: list[_Raw]
     if no_busy is not None:
-        raw = [("withheld", "busy or idle", window - unrecorded, None, no_busy), ("unrecorded", None, unrecorded, None, None)]
+        raw = [
+            ("withheld", "busy or idle", window - unrecorded, None, no_busy),
+            ("unrecorded", None, unrecorded, None, None),
+        ]
     else:
         raw = list(_busy(store, busy, reasons))
         if no_idle is not None:

@@ -13,7 +13,7 @@ from analyzers import readings
 from analyzers.agents_reading import AgentsReport, read_agents
 from analyzers.datasheet import called, flops_of
 from analyzers.energy_reading import EnergyQuestion, EnergyReport, read_energy
-from analyzers.findings import FindingsReport, is_analyzed, read_findings
+from analyzers.findings import FindingsReport, read_findings
 from analyzers.hardware import calibration_of, main_dtype
 from analyzers.idle_reading import IdleReport, read_idle
 from analyzers.report_budget import Budget, read_budget
@@ -93,7 +93,7 @@ class Report:
 
 def read_report(store: TraceStore) -> Report:
     """All values of a page. Raises NothingToAnalyze where the run has neither devices nor steps nor requests nor sensors."""
-    if not is_analyzed(store.connection, store.run_id):
+    if not _holds_anything(store):
         raise NothingToAnalyze(
             "the run holds no kernels, steps, requests or sensor samples",
             hint="see `stepscope info` and `stepscope health` for what it holds",
@@ -117,6 +117,11 @@ def read_report(store: TraceStore) -> Report:
     )  # fmt: skip
     _say_missing(report, reasons)
     return report
+
+
+def _holds_anything(store: TraceStore) -> bool:
+    tables = ("kernels", "steps", "requests", "telemetry", "devices")
+    return any(store.query(f"SELECT 1 FROM {name} WHERE run_id = ? LIMIT 1", [store.run_id]).height for name in tables)
 
 
 def _tried(section: str, missing: dict[str, str], read: Callable[[], T]) -> T | None:
@@ -149,7 +154,9 @@ def _say_missing(report: Report, reasons: dict[str, str]) -> None:
             "no power was sampled: `stepscope profile` does, or ingest an nvidia-smi, DCGM or Prometheus log with the trace"
         )
     if not report.findings.findings:
-        missing["findings"] = "nothing was found whose predicted gain is at least 1 % with an interval that leaves zero out"
+        missing["findings"] = (
+            "nothing was found whose predicted gain is at least 1 % with an interval that leaves zero out"
+        )
 
 
 def _roofline(store: TraceStore, timeline: Timeline | None) -> Roofline:
@@ -170,7 +177,9 @@ def _roofs(store: TraceStore) -> list[Roofs]:
         name, used = row["name"], row["peak_source"] or "user"
         dtype = main_dtype(store.connection, store.run_id)
         found.append(
-            Roofs(source=used, device=name, peak_flops=row["peak_flops"], peak_bandwidth=row["peak_bandwidth"], used=True)
+            Roofs(
+                source=used, device=name, peak_flops=row["peak_flops"], peak_bandwidth=row["peak_bandwidth"], used=True
+            )
         )
         measured, sheets = calibration_of(store.connection, store.run_id), called(name)
         other: list[tuple[str, float | None, float | None]] = []
@@ -189,7 +198,9 @@ def _request_rows(store: TraceStore, requests: RequestsReport | None) -> pl.Data
     if requests is None:
         return pl.DataFrame()
     every = requests.pass_name == ALL_PASSES
-    return store.named("report_requests", "analyzers", **{"every": every, "pass": None if every else requests.pass_name})
+    return store.named(
+        "report_requests", "analyzers", **{"every": every, "pass": None if every else requests.pass_name}
+    )
 
 
 def _kernels(store: TraceStore, roofline: Roofline | None) -> list[dict[str, Any]]:
@@ -199,7 +210,9 @@ def _kernels(store: TraceStore, roofline: Roofline | None) -> list[dict[str, Any
     kept = []
     for row in rows[:MOST_KERNELS]:
         cost = costs.get((row["name"], row["category"]), {})
-        kept.append({**row, **{key: cost.get(key) for key in ("side", "bound", "roof_fraction", "intensity", "flops_per_s")}})
+        kept.append(
+            {**row, **{key: cost.get(key) for key in ("side", "bound", "roof_fraction", "intensity", "flops_per_s")}}
+        )
     rest = rows[MOST_KERNELS:]
     if rest:
         sums = {key: sum(row[key] or 0 for row in rest) for key in ("activities", "busy_ns", "share")}
@@ -210,7 +223,9 @@ def _kernels(store: TraceStore, roofline: Roofline | None) -> list[dict[str, Any
 
 def _facts(store: TraceStore) -> dict[str, list[tuple[str, str]]]:
     """Plain facts of engine and model, by heading."""
-    text = store.query("SELECT CAST(config AS VARCHAR) AS config FROM runs WHERE run_id = ?", [store.run_id])["config"][0]
+    text = store.query("SELECT CAST(config AS VARCHAR) AS config FROM runs WHERE run_id = ?", [store.run_id])["config"][
+        0
+    ]
     config = json.loads(text) if text else {}
     found = {}
     for title, key, names in (("engine", "engine_facts", _ENGINE_FACTS), ("model", "model_config", _MODEL_FACTS)):

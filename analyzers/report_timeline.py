@@ -13,8 +13,8 @@ from traces.store import TraceStore
 KINDS = ("prefill", "decode", "mixed", "other")
 STACKED = ("prefill_ns", "decode_ns", "other_ns", "busy_ns", "idle_ns", "unrecorded_ns")
 LINES = ("prefill_reqs", "decode_reqs", "waiting", "kv_usage", "kv_tokens")
-EXACT = 600  # steps drawn one by one; more are drawn in bins
-BINS = 400
+EXACT = 500  # steps drawn one by one; more are drawn in bins
+BINS = 250
 MOST_DETAIL = 200_000  # steps kept for zooming: about 5 MB of a page
 _POINTS = 600  # of the steps' roofline
 _CELLS = 24  # of its grid, per factor of ten

@@ -1,4 +1,4 @@
-"""Makes docs/data-dictionary.md from traces/schema.sql and docs/cli.md from the help texts. `--check` only compares."""
+"""Makes the generated parts of docs/: the data dictionary, the commands, the glossary. `--check` only compares."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ sys.path.insert(0, str(HERE.parent))
 import click  # noqa: E402
 
 import cli  # noqa: E402
+from analyzers.explain import glossary  # noqa: E402
 from traces.store import schema_sql  # noqa: E402
 
 _COLUMN = re.compile(r"    (\w+) ([A-Z]+)( NOT NULL)?,?\s*(?:-- (.*))?")
@@ -72,7 +73,26 @@ def command_line() -> str:
     return "\n".join(lines) + "\n"
 
 
-DOCUMENTS = {"data-dictionary.md": data_dictionary, "cli.md": command_line}
+def glossary_page() -> str:
+    """Every term of the glossary, by group."""
+    lines = [
+        "# Glossary",
+        "",
+        "Made by `make docs` from `analyzers/glossary.toml`; `stepscope explain TERM` prints the same. Tables and columns are in the",
+        "[data dictionary](data-dictionary.md).",
+    ]
+    title = ""
+    for item in glossary():
+        if item.title != title:
+            title = item.title
+            lines += ["", f"## {title}", "", "| term | meaning |", "|---|---|"]
+        more = f" To do: {item.todo}." if item.todo else ""
+        spelled = f" ({', '.join(item.also)})" if item.also else ""
+        lines.append(f"| {item.name}{spelled} | {item.text}{more} |".replace("\n", " "))
+    return "\n".join(lines) + "\n"
+
+
+DOCUMENTS = {"data-dictionary.md": data_dictionary, "cli.md": command_line, "glossary.md": glossary_page}
 
 
 def stale() -> list[str]:

@@ -52,7 +52,7 @@ transform_options = _options(
 load_options = _options(
     click.option(
         "--workload", default="agent", show_default=True,
-        help="agent, chat, batch, replay:path=LOG, poisson, gamma or burst, with :key=value,…",
+        help="agent (agent:path=LOG too), chat, batch, replay:path=LOG, poisson, gamma or burst, with :key=value,…",
     ),
     seed_option,
     transform_options,

@@ -18,6 +18,7 @@ from profiler.trial import Trial, run_trials
 from traces.errors import EngineFailed, UsageProblem
 
 SIDES = ("A", "B")
+MEMORY_FLAG, MEMORY_SHARE = "gpu-memory-utilization", 0.9  # of a GPU, which two engines have to share; vLLM's default
 LEAST_ROUNDS, MOST_ROUNDS = 2, 20  # one pass of each tells nothing of the noise
 
 
@@ -38,20 +39,34 @@ class Repeat:
     added: tuple[str, ...] = ()  # and those it has instead
 
     @property
-    def changed_args(self) -> tuple[str, ...]:
-        """Engine arguments of side B."""
+    def apart(self) -> bool:
+        """Whether the sides need an engine each."""
+        return sorted(self._changed_args) != sorted(self.engine_args)
+
+    @property
+    def args(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Engine arguments of either side; two engines on one GPU get half of the memory each."""
+        sides = self.engine_args, self._changed_args
+        return (_halved(sides[0]), _halved(sides[1])) if self.apart and self.device == "cuda" else sides
+
+    @property
+    def _changed_args(self) -> tuple[str, ...]:
         gone = {_key(item) for item in (*self.without, *self.added)}
         return (*(item for item in self.engine_args if _key(item) not in gone), *self.added)
 
 
-def repeat_of(config: Mapping[str, Any], preset: Mapping[str, Any] | None, change: Mapping[str, Any]) -> Repeat:
-    """From the manifest of a run (`runs.config`) and the proof of a finding. Raises UsageProblem where it does not say."""
+def repeat_of(
+    config: Mapping[str, Any], preset: Mapping[str, Any] | None, change: Mapping[str, Any], python: Path | None = None
+) -> Repeat:
+    """From the manifest of a run (`runs.config`) and the proof of a finding. Raises UsageProblem where it does not say.
+
+    The interpreter is the caller's: a database may come from anywhere, and names no program that is started.
+    """
     try:
-        python = config.get("engine_python")
         return Repeat(
             model=str(config["model"]), preset=preset, engine=str(config["engine"]),
             device="cpu" if config.get("device_kind") == "cpu" else "cuda",
-            python=Path(python) if isinstance(python, str) else None, seed=int(config["seed"]),
+            python=python, seed=int(config["seed"]),
             workload=str(config["workload"]["spec"]), engine_args=tuple(config["engine_args"]),
             changed_workload=change.get("workload"), without=tuple(change.get("without", ())),
             added=tuple(change.get("engine_args", ())),
@@ -70,11 +85,11 @@ def run_proof(repeat: Repeat, *, rounds: int, out: Path, observer: Observer) -> 
     _check_free(out)
     trials = _trials(repeat, rounds, out)
     manifests = run_trials(trials, observer)
-    for manifest, trial in zip(manifests, trials, strict=True):
-        if manifest.status == "interrupted":
-            raise KeyboardInterrupt
-        if manifest.status != "complete":
-            raise EngineFailed(manifest.failure or manifest.status, hint=f"see {trial.config.out}/engine.log")
+    broken = [item for item in manifests if item.status not in ("complete", "interrupted")]
+    if broken:  # whichever engine it was: the others were left in the middle
+        raise EngineFailed(broken[0].failure or broken[0].status, hint=f"see the engine.log files below {out}")
+    if any(item.status == "interrupted" for item in manifests):
+        raise KeyboardInterrupt
     return [trial.config.out for trial in trials]
 
 
@@ -84,18 +99,17 @@ def _check_free(out: Path) -> None:
 
 
 def _trials(repeat: Repeat, rounds: int, out: Path) -> list[Trial]:
-    baseline = _job(repeat, repeat.workload, repeat.engine_args, out / "baseline")
+    args = repeat.args
     workload = repeat.changed_workload or repeat.workload
-    apart = sorted(repeat.changed_args) != sorted(repeat.engine_args)
-    changed = _job(repeat, workload, repeat.changed_args, out / "changed") if apart else None
-    other = changed or _job(repeat, workload, repeat.engine_args, out / "baseline")
+    baseline = _job(repeat, repeat.workload, args[0], out / "baseline")
+    other = _job(repeat, workload, args[1], out / ("changed" if repeat.apart else "baseline"))
     passes = [
         [(f"{side}{number}", job.plan) for number in range(rounds + 1)]
         for side, job in zip(SIDES, (baseline, other), strict=True)
     ]
-    if changed is None:
-        return [_trial(baseline, [item for pair in zip(*passes, strict=True) for item in pair])]
-    return [_trial(baseline, passes[0]), _trial(changed, passes[1])]
+    if repeat.apart:
+        return [_trial(baseline, passes[0]), _trial(other, passes[1])]
+    return [_trial(baseline, [item for pair in zip(*passes, strict=True) for item in pair])]
 
 
 def _job(repeat: Repeat, workload: str, engine_args: tuple[str, ...], out: Path) -> Invocation:
@@ -107,6 +121,18 @@ def _job(repeat: Repeat, workload: str, engine_args: tuple[str, ...], out: Path)
 
 def _trial(job: Invocation, passes: Sequence[tuple[str, Any]]) -> Trial:
     return Trial(config=job.config, warmup=job.warmup, passes=tuple(passes))
+
+
+def _halved(engine_args: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments with half of the GPU memory they ask for. Raises UsageProblem where that is no number."""
+    given = [item.partition("=")[2] for item in engine_args if _key(item) == MEMORY_FLAG]
+    try:
+        share = float(given[-1]) if given else MEMORY_SHARE
+    except ValueError as error:
+        raise UsageProblem(
+            f"--{MEMORY_FLAG} {given[-1][:40]!r} is not a number", hint="record the run again"
+        ) from error
+    return (*(item for item in engine_args if _key(item) != MEMORY_FLAG), f"{MEMORY_FLAG}={share / 2:g}")
 
 
 def _key(argument: str) -> str:

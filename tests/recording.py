@@ -13,7 +13,7 @@ from traces.link import LinkContext, create_stage, link
 from traces.ranks import RankReport, arrange
 from traces.readers.base import EVENT_COLUMNS, STRING_COLUMNS, Cat
 from traces.sink import StageSink
-from traces.store import named_sql, schema_sql
+from traces.store import SAFE_SETTINGS, named_sql, schema_sql
 
 RUN = "r"
 DECODE = "execute_context_0(0)_generation_4(4)"
@@ -24,7 +24,7 @@ class Recording:
     """Files and events; `link()` and `check()` do what an ingest does."""
 
     def __init__(self) -> None:
-        self.con = duckdb.connect()
+        self.con = duckdb.connect(config=dict(SAFE_SETTINGS))
         self.con.execute(schema_sql())
         self.con.execute("ATTACH ':memory:' AS stage")
         create_stage(self.con)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 from test_commands import served_run, small_trace
 from trace_builder import DECODE, MIXED, MS, US, TraceBuilder
@@ -134,3 +136,33 @@ def test_the_documents_are_about_something() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(("page", "sql"), ALL_STATEMENTS)
+def test_sql_of_the_documents_runs_as_a_query(
+    page: str, sql: str, desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(desk)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["query", "run.duckdb", sql, "--json"])
+    found = capsys.readouterr()
+    assert stopped.value.code == 0, found.err
+    assert isinstance(json.loads(found.out), list)
+
+
+INLINE = [
+    (page.name, code) for page in WRITTEN for code in re.findall(r"`stepscope ([a-z][^`\n]*)`", page.read_text(encoding="utf-8"))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("page", "code"), INLINE, ids=[f"{page}-{code[:40]}" for page, code in INLINE])
+def test_commands_in_sentences_are_there_with_their_options(page: str, code: str) -> None:
+    """Commands that stand in the text, in short: their names and options exist."""
+    name, *words = code.split()
+    assert name in cli.COMMANDS, code
+    command = cli.stepscope.get_command(click.Context(cli.stepscope), name)
+    assert command is not None
+    known = {option for item in command.params for option in (*item.opts, *item.secondary_opts)}
+    assert [
+        word for word in re.findall(r"(?<![\w-])--[a-z][a-z-]*", " ".join(words)) if word not in {*known, "--help"}
+    ] == []

@@ -291,3 +291,20 @@ def test_every_table_has_a_run_id_and_is_known(tmp_path: Path) -> None:
             assert "run_id" in store.table(name).columns
         with pytest.raises(UsageProblem, match="unknown table nope"):
             store.table("nope")
+
+
+NARROW = (
+    "SELECT g, sum(x)::BIGINT AS total FROM (SELECT 'g' || (i % 3) AS g, 1000 + i AS x, i AS step FROM range(10000) AS t(i)) "
+    "LEFT JOIN (SELECT step_id AS step, kind FROM steps WHERE run_id = 'another') USING (step) WHERE x >= 0 GROUP BY g ORDER BY g"
+)
+
+
+def test_sums_beside_a_join_that_finds_nothing_are_whole(tmp_path: Path) -> None:
+    """DuckDB 2.0.1 by itself narrows such sums to one byte (traces.store.SAFE_SETTINGS)."""
+    target = tmp_path / "x.duckdb"
+    ingest_once([str(small_trace(tmp_path / "a.json"))], target, IngestOptions())
+    expected = [(f"g{r}", sum(1000 + i for i in range(r, 10_000, 3))) for r in range(3)]
+    with TraceStore.open(target) as store:
+        assert store.query(NARROW).rows() == expected
+    with writing(target) as con:
+        assert con.sql(NARROW).to_arrow_table().to_pylist() == [{"g": g, "total": total} for g, total in expected]

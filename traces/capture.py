@@ -16,7 +16,7 @@ from traces.link import create_stage
 from traces.readers.base import ReadOptions
 from traces.sink import StageSink
 from traces.sniff import pick_reader
-from traces.store import frame, named_sql
+from traces.store import SAFE_SETTINGS, frame, named_sql
 
 # The kernel's name is an argument of the launch on HIP; nothing in the events of a capture tells it on CUDA.
 _KERNEL = re.compile(rb'"kernel"\s*:\s*("(?:[^"\\]|\\.)*")[^{}]*?"correlation"\s*:\s*(\d+)')
@@ -51,7 +51,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> pl.DataFrame:
-    with duckdb.connect() as con:
+    with duckdb.connect(config=dict(SAFE_SETTINGS)) as con:
         con.execute("ATTACH ':memory:' AS stage")
         create_stage(con)
         sink = StageSink(con)

@@ -15,6 +15,7 @@ from traces.errors import UsageProblem
 from traces.printable import for_stream, printable
 from traces.store import TraceStore, table_names
 
+INFO_VERSION = 1
 _BATCH_ROWS = 10_000
 _TABLE_ROWS = 200
 _CELL_CHARS = 60
@@ -110,7 +111,8 @@ def describe_database(run: str, stream: TextIO, *, as_json: bool) -> None:
             for name in table_names()
         }
         if as_json:
-            data = {"path": str(store.path), "run_id": store.run_id, "runs": runs, "files": files, "rows": counts}
+            head = {"version": INFO_VERSION, "path": str(store.path), "run_id": store.run_id}
+            data = {**head, "runs": runs, "files": files, "rows": counts}
             stream.write(json.dumps(data, indent=2, default=str) + "\n")
             return
     stream.write(f"{store.path}\n")

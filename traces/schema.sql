@@ -372,7 +372,7 @@ CREATE TABLE findings (
     predicted_gain DOUBLE,             -- share of what gain_of names that goes away with the cause, 0..1; NULL: only said
     gain_low DOUBLE,                   -- lower end of its interval
     gain_high DOUBLE,                  -- upper end
-    gain_of VARCHAR,                   -- 'step_time' (of the engine's steps) | 'busy' | 'window' | 'energy'
+    gain_of VARCHAR,                   -- 'step_time' (of the engine's steps) | 'busy' | 'window' | 'energy' | 'token_intervals'
     evidence VARCHAR,                  -- SQL that shows the rows
     fix VARCHAR,                       -- the flag or change that does it
     proof JSON                         -- how to re-run with the fix: workload, engine_args, without; NULL: no run of ours shows it

@@ -8,6 +8,8 @@ import click
 
 from analyzers.commands.options import COUNT, RATE, echo_json, json_option, peak_options, with_options
 
+JSON_VERSION = 1
+
 _predict_options = (
     click.option("--model", "--model-config", required=True, metavar="PRESET|config.json", help="Model."),
     *peak_options,
@@ -52,4 +54,4 @@ def predict(as_json: bool, **words: Any) -> None:
     from analyzers.scenario import asked, expect
 
     expected = expect(*asked(words))
-    echo_json(asdict(expected)) if as_json else click.echo("\n".join(predict_lines(expected)))
+    echo_json({"version": JSON_VERSION, **asdict(expected)}) if as_json else click.echo("\n".join(predict_lines(expected)))

@@ -16,17 +16,21 @@ from analyzers.commands.options import echo_json, json_option, run_argument
 @click.option(
     "--rounds", type=click.IntRange(2, 20), default=2, show_default=True, help="Passes of each side that count."
 )
+@click.option(
+    "--python", type=click.Path(path_type=Path), help="Interpreter of the engine's environment; default: this one."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Directory for the passes; default: runs/<time>-prove-…")
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @json_option
 @click.pass_obj
-def prove(obj: Any, run: str, finding_id: str, rounds: int, out: Path | None, quiet: bool, as_json: bool) -> None:
+def prove(obj: Any, /, run: str, finding_id: str, as_json: bool, **options: Any) -> None:
     """Run RUN as it was (A) and with the change of a finding (B) in turns, and compare with what was predicted.
 
     Without FINDING_ID (or with `none`) RUN is compared with itself, which must make no difference. The result is kept in
-    the database of RUN. Exit 0 whatever the verdict; 5 where RUN cannot be run again.
+    the database of RUN. It starts the model with the arguments that RUN names: only for runs you trust. Exit 0 whatever
+    the verdict; 5 where RUN cannot be run again.
     """
     from analyzers.report.findings_text import verdict_lines
 
-    verdict = obj.prove(run, finding_id, rounds=rounds, out=out, quiet=quiet)
+    verdict = obj.prove(run, finding_id, **options)
     echo_json(verdict.to_dict()) if as_json else click.echo("\n".join(verdict_lines(verdict)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from analyzers.comparison.sides import RECORDED, Part, Side
@@ -72,7 +73,9 @@ def _capture(base: Side, cand: Side) -> Iterator[Difference]:
 
 def _captured(part: Part) -> dict[str, Any]:
     config = part.facts["config"]
-    profiler = next((_flat(value) for key, value in _flags(config.get("engine_argv")).items() if key == "profiler-config"), {})
+    profiler = next(
+        (_flat(value) for key, value in _flags(config.get("engine_argv")).items() if key == "profiler-config"), {}
+    )
     return {
         "source": part.facts.get("source"), "status": config.get("status"),
         "device activity": "recorded" if part.store.query(
@@ -85,7 +88,8 @@ def _configuration(base: Part, cand: Part) -> Iterator[Difference]:
     named: set[str] = set()
     for kind in (_top, _arguments, _argv, _environment, _engine_facts, _versions, _model, _graphs):
         area = "environment" if kind is _environment else "configuration"
-        for item in _unequal(area, kind(base), kind(cand)):
+        values = kind(base), kind(cand)
+        for item in _unequal(area, *values, both=(*values[0], *values[1]) if kind is _graphs else ()):
             key = item.name.replace("_", "-").lower()
             if key not in named:
                 named.add(key)
@@ -130,13 +134,15 @@ def _model(part: Part) -> dict[str, Any]:
 
 def _graphs(part: Part) -> dict[str, Any]:
     """The graph mode of most steps of a kind; a kind that a side lacks is no difference of the mode."""
-    rows = part.store.named("compare_graphs", "analyzers").sort("steps", descending=True)
-    return {f"graph mode of {row['kind']} steps": row["graph_mode"] for row in rows.unique("kind", keep="first").to_dicts()
-            if row["graph_mode"] != "not recorded"}  # fmt: skip
+    rows = (
+        part.read("graphs").filter(pl.col("graph_mode") != "not recorded").sort("steps", "graph_mode", descending=True)
+    )
+    most = rows.unique("kind", keep="first").sort("kind")
+    return {f"graph mode of {row['kind']} steps": row["graph_mode"] for row in most.to_dicts()}
 
 
 def _hardware(base: Part, cand: Part) -> Iterator[Difference]:
-    rows = [part.store.named("compare_devices", "analyzers") for part in (base, cand)]
+    rows = [part.read("devices") for part in (base, cand)]
     plain = [{
         "devices": data.height or None, "device": ", ".join(data["name"].drop_nulls().unique().sort()) or _machine(part),
         "device memory, bytes": data["memory_bytes"].max(), "throttling": ", ".join(data["throttle"].drop_nulls().unique().sort()) or None,
@@ -146,9 +152,14 @@ def _hardware(base: Part, cand: Part) -> Iterator[Difference]:
         ("sm_clock_mhz", "compute clock, MHz", _CLOCK_STEP), ("mem_clock_mhz", "memory clock, MHz", _CLOCK_STEP),
         ("peak_flops", "peak FLOP/s", _PEAK_STEP), ("peak_bandwidth", "peak bytes/s", _PEAK_STEP),
     ):  # fmt: skip
-        first, second = (data[column].median() for data in rows)
+        first, second = (_median(data[column]) for data in rows)
         if first and second and abs(second / first - 1) > step:
             yield Difference(area="hardware", name=name, base=first, cand=second)
+
+
+def _median(values: pl.Series) -> float | None:
+    known = values.drop_nulls()
+    return float(np.median(known.to_numpy())) if len(known) else None
 
 
 def _machine(part: Part) -> Any:
@@ -157,14 +168,24 @@ def _machine(part: Part) -> Any:
 
 def _workload(base: Part, cand: Part) -> Iterator[Difference]:
     for item in _unequal("workload", _asked(base), _asked(cand)):
-        yield Difference(area="workload", name=item.name, base=item.base, cand=item.cand, note="the sides were asked different things")
+        yield Difference(
+            area="workload",
+            name=item.name,
+            base=item.base,
+            cand=item.cand,
+            note="the sides were asked different things",
+        )
 
 
 def _asked(part: Part) -> dict[str, Any]:
     """The workload's options one by one, so that what differs is one of them."""
     config = part.facts["config"]
     workload = config.get("workload")
-    known = {key: value for key, value in workload.items() if key in ("requests", "sessions")} if isinstance(workload, dict) else {}
+    known = (
+        {key: value for key, value in workload.items() if key in ("requests", "sessions")}
+        if isinstance(workload, dict)
+        else {}
+    )
     spec = workload.get("spec") if isinstance(workload, dict) else None
     known["seed"] = config.get("seed")
     if isinstance(spec, str):
@@ -208,13 +229,14 @@ def _health(base: Part, cand: Part) -> Iterator[Difference]:
 
 def _checks(part: Part) -> dict[str, tuple[str, str]]:
     rows = part.store.query(
-        "SELECT check_id, status, message FROM health WHERE run_id = ? AND status <> 'ok' ORDER BY status", [part.store.run_id]
+        "SELECT check_id, status, message FROM health WHERE run_id = ? AND status <> 'ok' ORDER BY status",
+        [part.store.run_id],
     )
     return {row["check_id"]: (row["status"], row["message"] or "") for row in rows.to_dicts()}
 
 
 def _unequal(
-    area: str, base: Mapping[str, Any], cand: Mapping[str, Any], *, both: Sequence[str] = ()
+    area: str, base: Mapping[str, Any], cand: Mapping[str, Any], *, both: Collection[str] = ()
 ) -> Iterator[Difference]:
     """Names whose values differ; those in `both` only where both sides know one."""
     for name in dict.fromkeys((*base, *cand)):

@@ -3,8 +3,9 @@
 A side is one pass or several. Three sources of noise:
 - within a pass: sessions, requests or blocks of steps are drawn again with replacement (bootstrap), together on both sides
   where the keys of the units are the same;
-- between passes taken in turns (A, B, A, B, …): their own spread, with what was measured elsewhere counted as PRIOR_FREEDOM
-  passes more, so that two passes that agree by chance prove nothing (a moderated t-test: Smyth 2004);
+- between passes taken in turns (A, B, A, B, …): their own spread (of counts, that of their units where it is larger), with what
+  was measured elsewhere counted as PRIOR_FREEDOM passes more, so that two passes that agree by chance prove nothing (a moderated
+  t-test: Smyth 2004);
 - a drift of the machine between the sides, where they were not taken in turns: nothing in the recordings can tell it from an
   effect, so the interval is wider by a fixed allowance.
 
@@ -15,22 +16,44 @@ are expected to be false, and where nothing differs the chance of any verdict is
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from analyzers.comparison import student
-from analyzers.comparison.sample import Floats, Sample
+from analyzers.comparison.sample import Floats, Sample, pooled
 
 LEAST_UNITS = 6  # with fewer a spread within a pass is not worth its name
 DRAWS = 400
-_SEED = 20_261_130
-# Measured (benchmarks/compare_aa.py, docs/compare.md): equal passes on a shared 2-core machine, log ratio of neighbours.
-PASS_SPREAD = 0.08  # standard deviation of one pass
-PRIOR_FREEDOM = 4  # how many passes' worth that counts
-DRIFT = 0.30  # what two equal passes may differ by when nothing is known of the machine, share
+_SEEDS = (20_261_130, 20_261_201)  # two sides whose units are no pairs are drawn apart
+PRIOR_FREEDOM = 4  # how many passes' worth the spread of passes that was measured elsewhere counts
+_MOST_STRETCHED = math.log(1000)  # of a pass that tells nothing any factor is too much
+LONG_NS = 10_000_000_000  # a shorter pass averages over less of what else the machine does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What passes of LONG_NS do on a kind of machine: `spread` is the standard deviation of the logarithm of one of several in
+    turns, `drift` what two equal ones may differ by, share."""
+
+    spread: float
+    drift: float
+
+
+# Of a shared machine with processor time to spare, repeats are known to drift by 10 to 30 %. CROWDED: measured on 2 cores with
+# five times the work they can do (benchmarks/compare_aa.py, docs/compare.md).
+SHARED = Machine(spread=0.08, drift=0.30)
+CROWDED = Machine(spread=0.25, drift=1.00)
+
+
+def stretched(log_share: float, shortest_ns: float | None) -> float:
+    """`log_share` of a pass of LONG_NS for passes as short as this: disturbances of their own average as the root of time."""
+    if shortest_ns is None or shortest_ns >= LONG_NS:
+        return log_share
+    return min(log_share * math.sqrt(LONG_NS / max(shortest_ns, 1)), _MOST_STRETCHED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +107,15 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """What is assumed of a number beside its samples, on its scale; zeros for what a clock has no part in."""
+    """What is known of a number beside its samples, on its scale; zeros for what a clock has no part in.
+
+    `common`: variance of the difference of two single passes that all units of a pass have in common (requests served side by
+    side slow down together, so that drawing them again does not show it).
+    """
 
     pass_spread: float
     drift: float
+    common: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +147,21 @@ def effect(base: Sequence[Sample], cand: Sequence[Sample], scale: Scale, noise: 
     values = [[scale.of(item.point()) for item in side] for side in (base, cand)]
     if not all(side and all(math.isfinite(value) for value in side) for side in values):
         return None
-    if len(base) + len(cand) > 2:
-        return _of_passes(values[0], values[1], scale, noise, plan)
-    return _of_units(base[0], cand[0], scale, noise)
+    if len(base) + len(cand) == 2:
+        return _of_units(base[0], cand[0], scale, noise)
+    found = _of_passes(values[0], values[1], scale, noise, plan)
+    return found if noise.pass_spread else _of_counts(found, base, cand, scale)
+
+
+def _of_counts(passes: Effect, base: Sequence[Sample], cand: Sequence[Sample], scale: Scale) -> Effect | None:
+    """Counts repeat exactly, and may differ twice by the same block of one session: their units have to agree too."""
+    units = _of_units(pooled(base), pooled(cand), scale, Noise(pass_spread=0.0, drift=0.0))
+    if units is None:
+        return None
+    wider = units if units.error >= passes.error else passes
+    return replace(
+        passes, error=wider.error, freedom=min(units.freedom, passes.freedom) if wider.error else units.freedom
+    )
 
 
 def _of_passes(base: list[float], cand: list[float], scale: Scale, noise: Noise, plan: Design) -> Effect:
@@ -150,22 +190,24 @@ def _of_units(base: Sample, cand: Sample, scale: Scale, noise: Noise) -> Effect 
     units = min(len(base.keys), len(cand.keys))
     if units < LEAST_UNITS:
         return None
-    random = np.random.default_rng(_SEED)
     paired = list(base.keys) == list(cand.keys)
-    drawn = _weights(random, len(base.keys))
-    first = scale.array(base.resampled(drawn))
-    second = scale.array(cand.resampled(drawn if paired else _weights(random, len(cand.keys))))
+    first = scale.array(base.resampled(_weights(len(base.keys), _SEEDS[0])))
+    second = scale.array(cand.resampled(_weights(len(cand.keys), _SEEDS[0 if paired else 1])))
     spread = float(np.std(second - first, ddof=1))
     if spread < 1e-12:  # the same in every draw: sums of doubles differ in their last digits
         spread = 0.0
     low, high = base.point(), cand.point()
     return Effect(
-        base=low, cand=high, estimate=scale.of(high) - scale.of(low), error=spread * math.sqrt(units / (units - 1)),
-        freedom=units - 1, allowance=noise.drift, method="paired" if paired else "unpaired",
+        base=low, cand=high, estimate=scale.of(high) - scale.of(low),
+        error=math.sqrt(spread**2 * units / (units - 1) + noise.common), freedom=units - 1, allowance=noise.drift,
+        method="paired" if paired else "unpaired",
     )  # fmt: skip
 
 
-def _weights(random: np.random.Generator, units: int) -> Floats:
+@functools.lru_cache(maxsize=64)
+def _weights(units: int, seed: int) -> Floats:
+    """How often each unit is drawn, in DRAWS draws. The same for all numbers, and from run to run."""
+    random = np.random.default_rng(seed)
     drawn: Floats = random.multinomial(units, np.full(units, 1 / units), size=DRAWS).astype(np.float64)
     return drawn
 

@@ -19,8 +19,9 @@ LOWER, HIGHER, NEITHER = "lower", "higher", None
 class Metric:
     """A number of both sides: a sample per pass (or recorded run), or `withheld`: why there is none.
 
-    `metric_id` is stable. `unit`: 'ns', 'tokens/s', 'share'. `better`: which direction is, or None. `timed`: a clock has a part in it, so
-    that a drift of the machine is in it too. `note`: what it is of, or what to mind.
+    `metric_id` is stable. `unit`: 'ns', 'tokens/s', 'share'. `better`: which direction is, or None. `timed`: a clock has a
+    part in it, so that a drift of the machine is in it too. `shortest_ns`: the shortest pass or window of either side.
+    `common`: see effect.Noise. `note`: what it is of, or what to mind.
     """
 
     metric_id: str
@@ -32,6 +33,8 @@ class Metric:
     cand: Sequence[Sample] = ()
     starts: tuple[tuple[int | None, ...], tuple[int | None, ...]] = ((), ())
     timed: bool = True
+    shortest_ns: int | None = None
+    common: float = 0.0
     units: str = ""  # what is drawn again: 'sessions', 'requests', 'blocks of steps', …
     note: str = ""
     withheld: str | None = None

@@ -37,31 +37,22 @@ class Sample(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """Σ numerator / Σ denominator by stratum, averaged over strata with fixed weights.
-
-    `numerator`, `denominator` [units, strata]; `weights` [strata] are the same on both sides, so that a change of the mix is
-    no change of the number.
-    """
+    """Σ numerator / Σ denominator; both have a value per unit."""
 
     numerator: Floats
     denominator: Floats
-    weights: Floats
     n: int
     keys: Sequence[Hashable]
 
     def point(self) -> float:
         """See the class."""
-        whole = self.denominator.sum(axis=0)
-        if not (whole > 0).all() or not self.weights.sum() > 0:
-            return float("nan")
-        return float((self.numerator.sum(axis=0) / whole) @ self.weights / self.weights.sum())
+        whole = float(self.denominator.sum())
+        return float(self.numerator.sum()) / whole if whole > 0 else float("nan")
 
     def resampled(self, weights: Floats) -> Floats:
-        """A stratum that no drawn unit has keeps its own mean."""
-        drawn, per = weights @ self.numerator, weights @ self.denominator
-        own = self.numerator.sum(axis=0) / np.maximum(self.denominator.sum(axis=0), 1e-300)
-        rates = np.where(per > 0, drawn / np.where(per > 0, per, 1), own)
-        values: Floats = rates @ self.weights / self.weights.sum()
+        """A draw of units without a denominator keeps the number of all."""
+        per = weights @ self.denominator
+        values: Floats = np.where(per > 0, (weights @ self.numerator) / np.where(per > 0, per, 1), self.point())
         return values
 
 
@@ -90,8 +81,8 @@ class Quantile:
         """Within a bin values count as evenly spread."""
         bins = np.floor(np.log(np.maximum(self.values, 1.0)) * _BINS_PER_E).astype(np.int64)
         known, place = np.unique(bins, return_inverse=True)
-        counts = np.zeros((len(self.keys), len(known)))
-        np.add.at(counts, (self.units, place), 1.0)
+        size = len(self.keys) * len(known)
+        counts = np.bincount(self.units * len(known) + place, minlength=size).reshape(len(self.keys), len(known))
         reached = np.cumsum(weights @ counts, axis=1)
         target = self.q * np.maximum(reached[:, -1] - 1, 0) + 0.5
         at = np.minimum((reached < target[:, None]).sum(axis=1), len(known) - 1)
@@ -100,3 +91,20 @@ class Quantile:
         share = (target - before) / np.maximum(reached[rows, at] - before, 1e-9)
         values: Floats = np.exp((known[at] + np.clip(share, 0, 1)) / _BINS_PER_E)
         return values
+
+
+def pooled(passes: Sequence[Sample]) -> Sample:
+    """Several passes as one: what units of equal keys have is added up."""
+    ratios = [item for item in passes if isinstance(item, Ratio)]
+    if len(ratios) < len(passes) or not ratios:  # a quantile has no sums: the first pass stands for all
+        return passes[0]
+    places: dict[Hashable, int] = {}
+    for item in ratios:
+        for key in item.keys:
+            places.setdefault(key, len(places))
+    sums = np.zeros((2, len(places)))
+    for item in ratios:
+        at = [places[key] for key in item.keys]
+        np.add.at(sums[0], at, item.numerator)
+        np.add.at(sums[1], at, item.denominator)
+    return Ratio(numerator=sums[0], denominator=sums[1], n=sum(item.n for item in ratios), keys=list(places))

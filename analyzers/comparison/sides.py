@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
 
-from traces.errors import UsageProblem
+from traces.errors import UnreadableInput, UsageProblem
 from traces.health import withheld
 from traces.store import TraceStore
 
@@ -39,6 +40,16 @@ class Part:
     requests: pl.DataFrame
     recorded: bool
     withheld: dict[str, str]
+    tables: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
+
+    def read(self, name: str, **parameters: Any) -> pl.DataFrame:
+        """Rows of `sql/compare_NAME.sql`; without parameters, read once. Raises UnreadableInput where they make no sense."""
+        if name in self.tables:
+            return self.tables[name]
+        rows = _rows(self.store, name, parameters)
+        if not parameters:
+            self.tables[name] = rows
+        return rows
 
     def of_pass(self, name: str | None, rows: pl.DataFrame | None = None) -> pl.DataFrame:
         """Rows of one pass."""
@@ -88,6 +99,8 @@ def _side(name: str, stack: contextlib.ExitStack) -> Side:
 
 def _pieces(name: str) -> list[str]:
     """`a+b` as its runs; a `+` that is part of a path stays."""
+    if Path(_split_passes(name)[0].partition("#")[0]).exists():
+        return [name]
     pieces: list[str] = []
     for word in name.split("+"):
         joined = f"{pieces[-1]}+{word}" if pieces else word
@@ -115,9 +128,9 @@ def _part(name: str, stack: contextlib.ExitStack) -> Part:
     store = stack.enter_context(TraceStore.open(run))
     facts = store.query("SELECT * FROM runs WHERE run_id = ?", [store.run_id]).to_dicts()[0]
     facts["config"] = _decoded(facts.get("config"))
-    requests = store.named("compare_requests", "analyzers")
+    requests = _rows(store, "requests", {})
     known = requests.sort("arrival_ns")["pass"].unique(maintain_order=True).to_list()
-    passes = _chosen(name, known, wanted, requests)
+    passes = _chosen(name, known, wanted)
     recorded = not wanted or RECORDED in passes
     kept = requests.filter(pl.any_horizontal(
         [pl.col("pass").eq_missing(pl.lit(each, dtype=pl.String)) for each in passes] or [pl.lit(value=False)]
@@ -126,6 +139,16 @@ def _part(name: str, stack: contextlib.ExitStack) -> Part:
         name=name, store=store, facts=facts, passes=passes, requests=kept, recorded=recorded,
         withheld=withheld(store.connection, store.run_id),
     )  # fmt: skip
+
+
+def _rows(store: TraceStore, name: str, parameters: Mapping[str, Any]) -> pl.DataFrame:
+    try:
+        return store.named(f"compare_{name}", "analyzers", **parameters)
+    except duckdb.DataError as error:  # times whose difference is no number of 64 bits, and the like
+        told = str(error).splitlines()[0]
+        raise UnreadableInput(
+            f"{store.path} holds values that cannot be used: {told}", hint="was it edited? Ingest the recording again"
+        ) from error
 
 
 def _decoded(text: Any) -> dict[str, Any]:
@@ -137,9 +160,7 @@ def _decoded(text: Any) -> dict[str, Any]:
     return {}
 
 
-def _chosen(
-    name: str, known: list[str | None], wanted: list[str], requests: pl.DataFrame
-) -> tuple[str | None, ...]:
+def _chosen(name: str, known: list[str | None], wanted: list[str]) -> tuple[str | None, ...]:
     """The passes asked for; else the control pass; else all, where they did the same work."""
     if wanted:
         found: list[str | None] = []
@@ -169,7 +190,8 @@ def _whole(value: Any) -> int | None:
 def _check_equal_work(name: str, passes: Sequence[Pass]) -> None:
     """Repeats have the same requests, and prompts of the same length. Raises UsageProblem."""
     sizes = {
-        (item.part.name, item.name): (item.requests.height, item.requests["prompt_tokens"].sum() or 0) for item in passes
+        (item.part.name, item.name): (item.requests.height, int(item.requests["prompt_tokens"].sum() or 0))
+        for item in passes
     }
     counts = {rows for rows, _ in sizes.values()}
     tokens = [total for _, total in sizes.values()]
@@ -178,5 +200,6 @@ def _check_equal_work(name: str, passes: Sequence[Pass]) -> None:
             f"{each} ({rows} requests, {total:,} prompt tokens)" for (_, each), (rows, total) in list(sizes.items())[:6]
         )
         raise UsageProblem(
-            f"the passes of {name} did not do the same work, so they are no repeats of one thing: {listed}", hint=_BAD_PASSES
+            f"the passes of {name} did not do the same work, so they are no repeats of one thing: {listed}",
+            hint=_BAD_PASSES,
         )

@@ -1,7 +1,7 @@
 """Steps of like size: what makes a step of one run comparable with one of another (same kind, similar batch and tokens).
 
 A stratum is a step kind with classes of decoding requests, prefill tokens and context. Counts up to 8 are a class of their own,
-above that a class is 25 % wide (tokens 50 %, context a factor of 2). Within a class sides may still differ by a part of that.
+above that a class is 25 % wide (tokens 60 %, the context of a decoding request a factor of 2, of prefill 4).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from analyzers.comparison.sample import Floats, Ratio
+from analyzers.comparison.sample import Ratio
 
 BLOCKS = 20  # of consecutive steps of a kind, drawn as a whole
 KINDS = ("prefill", "decode", "mixed", "other")
@@ -21,7 +21,7 @@ _EXACT = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matched:
-    """One number of the steps of one kind: a Ratio per pass, and the smaller share of a side's time that is in strata both have."""
+    """One number of the steps of one kind: a Ratio per pass, and the smallest share of a pass's time in strata both sides have."""
 
     base: tuple[Ratio, ...]
     cand: tuple[Ratio, ...]
@@ -35,8 +35,8 @@ def with_strata(steps: pl.DataFrame) -> pl.DataFrame:
     return steps.with_columns(
         stratum=pl.concat_str(
             [
-                pl.col("kind"), _class(reqs, 1.25), _class(pl.col("prefill_tokens"), 1.5),
-                _class(pl.col("prefill_context_tokens"), 2.0), _class(per_req, 2.0),
+                pl.col("kind"), _class(reqs, 1.25), _class(pl.col("prefill_tokens"), 1.6),
+                _class(pl.col("prefill_context_tokens"), 4.0), _class(per_req, 2.0),
             ],
             separator="|",
         ),
@@ -57,54 +57,68 @@ def per_output_token(steps: Sequence[pl.DataFrame]) -> bool:
 def drafts(steps: Sequence[pl.DataFrame]) -> bool:
     """Whether a decoding request computed more than one token in a step: speculation."""
     return any(
-        data.filter(pl.col("decode_tokens") > pl.col("decode_reqs")).height > 0 for data in steps if "decode_tokens" in data.columns
+        data.filter(pl.col("decode_tokens") > pl.col("decode_reqs")).height > 0
+        for data in steps
+        if "decode_tokens" in data.columns
     )
 
 
 def matched(
     base: Sequence[pl.DataFrame], cand: Sequence[pl.DataFrame], value: str = "step_ns", *, per_token: bool
 ) -> Matched | None:
-    """Σ `value` per step, or per accepted token, at equal weights of the strata that every pass has; None without any."""
-    sides = [*base, *cand]
-    common = set.intersection(*(set(data["stratum"].unique()) for data in sides)) if sides else set()
-    if not common:
+    """`value` per step, or per accepted token, against what steps of their strata take on both sides; None without a common one.
+
+    Indirect standardization: a pass's number is Σ observed / Σ expected, expected being the mean of both sides' stratum means,
+    so that passes of another mix compare. It is told in the unit of the mean expected value.
+    """
+    sides = (base, cand)
+    if not base or not cand:
         return None
-    strata = sorted(common)
-    counts = [sum(data.filter(pl.col("stratum").is_in(strata)).height for data in side) for side in (base, cand)]
-    if not all(counts):
+    each = [_by_stratum(pl.concat([_plain(data, value, per_token=per_token) for data in side])) for side in sides]
+    both = each[0].join(each[1], on="stratum", suffix="_cand").filter(pl.min_horizontal("size", "size_cand") > 0)
+    if not both.height:
         return None
-    weights = _weights(base, cand, strata)
-    made = [[_ratio(data, strata, weights, value, per_token=per_token) for data in side] for side in (base, cand)]
-    return Matched(base=tuple(made[0]), cand=tuple(made[1]), share=min(_share(data, strata) for data in sides))
+    weight = pl.col("size") * pl.col("size_cand") / (pl.col("size") + pl.col("size_cand"))
+    expected = both.select("stratum", expected=(pl.col("mean") + pl.col("mean_cand")) / 2, weight=weight)
+    usual = float(np.average(expected["expected"].to_numpy(), weights=expected["weight"].to_numpy()))
+    if not usual > 0:
+        return None
+    made = [
+        [_ratio(_plain(data, value, per_token=per_token).join(expected, on="stratum"), usual) for data in side]
+        for side in sides
+    ]
+    if any(item is None for side in made for item in side):
+        return None
+    share = min(_share(data, expected["stratum"]) for side in sides for data in side)
+    kept = [tuple(item for item in side if item is not None) for side in made]
+    return Matched(base=kept[0], cand=kept[1], share=share)
 
 
-def _weights(base: Sequence[pl.DataFrame], cand: Sequence[pl.DataFrame], strata: list[str]) -> Floats:
-    """n·m/(n + m) of a stratum's steps: those that both sides have many of tell the most."""
-    sums = []
-    for side in (base, cand):
-        rows = pl.concat([data.select("stratum") for data in side])["stratum"].value_counts(name="n")
-        known = dict(rows.iter_rows())
-        sums.append(np.array([known[each] for each in strata], dtype=np.float64))
-    weights: Floats = sums[0] * sums[1] / (sums[0] + sums[1])
-    return weights
+def _plain(data: pl.DataFrame, value: str, *, per_token: bool) -> pl.DataFrame:
+    size = pl.col("accepted_tokens") if per_token else pl.lit(1)
+    return data.select("stratum", "block", value=pl.col(value).cast(pl.Float64), size=size.cast(pl.Float64))
 
 
-def _share(data: pl.DataFrame, strata: list[str]) -> float:
-    whole = data["step_ns"].sum()
-    return float(data.filter(pl.col("stratum").is_in(strata))["step_ns"].sum() / whole) if whole else 0.0
+def _by_stratum(rows: pl.DataFrame) -> pl.DataFrame:
+    sums = rows.group_by("stratum").agg(pl.col("value", "size").sum()).sort("stratum")
+    return sums.select("stratum", "size", mean=pl.col("value") / pl.col("size"))
 
 
-def _ratio(data: pl.DataFrame, strata: list[str], weights: Floats, value: str, *, per_token: bool) -> Ratio:
-    place = pl.DataFrame({"stratum": strata, "place": range(len(strata))}, schema_overrides={"place": pl.Int64})
+def _share(data: pl.DataFrame, strata: pl.Series) -> float:
+    whole = int(data["step_ns"].sum())
+    return int(data.filter(pl.col("stratum").is_in(strata.to_list()))["step_ns"].sum()) / whole if whole else 0.0
+
+
+def _ratio(rows: pl.DataFrame, usual: float) -> Ratio | None:
     sums = (
-        data.join(place, on="stratum")
-        .group_by("block", "place")
-        .agg(pl.col(value).sum().alias("numerator"), (pl.col("accepted_tokens").sum() if per_token else pl.len()).alias("denominator"), pl.len())
+        rows.group_by("block")
+        .agg(pl.col("value").sum(), expected=(pl.col("size") * pl.col("expected")).sum(), n=pl.len())
+        .sort("block")
     )  # fmt: skip
-    blocks = sorted(sums["block"].unique())
-    at = {block: row for row, block in enumerate(blocks)}
-    numerator, denominator = (np.zeros((len(blocks), len(strata))) for _ in range(2))
-    rows = [at[block] for block in sums["block"]], sums["place"].to_list()
-    numerator[rows], denominator[rows] = sums["numerator"].to_numpy(), sums["denominator"].to_numpy()
+    if not sums.height or not (sums["expected"].sum() or 0) > 0:
+        return None
     # blocks of two passes hold other steps: no pairs
-    return Ratio(numerator=numerator, denominator=denominator, weights=weights, n=int(sums["len"].sum()), keys=[object() for _ in blocks])
+    return Ratio(
+        numerator=sums["value"].to_numpy(), denominator=sums["expected"].to_numpy() / usual,
+        n=int(sums["n"].sum()), keys=[object() for _ in range(sums.height)],
+    )  # fmt: skip

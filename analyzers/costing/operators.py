@@ -210,11 +210,12 @@ def _cache_heads(heads_q: int, key: Operand) -> int | None:
 
 
 def _whole_prompts(name: str, query: Operand, key: Operand) -> Call | None:
-    """Padded batches: [batch, heads, tokens, d] (the scaled_dot_product family), [batch, tokens, heads, d] elsewhere.
+    """Padded batches: [batch, heads, tokens, d] (the scaled_dot_product family and what it hands to cuDNN), else
+    [batch, tokens, heads, d].
 
     Causal, the new tokens last: decoder models. A single new token sees the whole context.
     """
-    tokens_at, heads_at = (2, 1) if "scaled_dot_product" in name else (1, 2)
+    tokens_at, heads_at = (2, 1) if "scaled_dot_product" in name or "cudnn" in name else (1, 2)
     if len(key.dims) != 4 or query.size is None:
         return None
     batch, q, k, d = query.dims[0], query.dims[tokens_at], key.dims[tokens_at], query.dims[3]

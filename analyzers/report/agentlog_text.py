@@ -31,13 +31,16 @@ def agentlog_lines(found: AgentLog, *, by: str, limit: int, notes: Sequence[str]
     return lines + _remarks(found, notes)
 
 
+JSON_VERSION = 1
+
+
 def agentlog_json(found: AgentLog, *, by: str, limit: int, notes: Sequence[str] = ()) -> dict[str, Any]:
     """Everything, but no more than `limit` sessions (most lost first) and, if asked for, turns (the first)."""
     sessions = found.sessions.head(limit).drop(
         "_space", "_session", "told_turns", "told_prompt_tokens", "told_cached_tokens"
     )
     told = {
-        "cache": asdict(found.cache), "block_tokens": list(found.block_tokens), "formats": found.formats,
+        "version": JSON_VERSION, "cache": asdict(found.cache), "block_tokens": list(found.block_tokens), "formats": found.formats,
         "files": found.files, "token_sources": found.token_sources, "totals": found.totals,
         "sessions": [_finite(row) for row in sessions.to_dicts()],
         "skipped_records": found.skipped, "repeated_records": found.repeated,

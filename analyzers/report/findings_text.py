@@ -7,13 +7,13 @@ import textwrap
 from typing import Any
 
 from analyzers.findings import FindingsReport
-from analyzers.proof import Pass, Verdict
 from analyzers.report.text import DASH, count, duration, percent, shown, table
+from analyzers.verdict import Pass, Verdict
 
 _WIDTH = 96
 _OF = {
     "step_time": "of the engine's step time", "busy": "of the devices' busy time", "window": "of the window",
-    "energy": "of the energy",
+    "energy": "of the energy", "token_intervals": "of the time between tokens in these steps",
 }  # fmt: skip
 _MEANING = {
     "confirmed": "the measured gain lies in the predicted interval",
@@ -30,7 +30,8 @@ def findings_lines(report: FindingsReport, run: str, *, limit: int) -> list[str]
             f"no findings in {shown(report.run_id, 40)}: nothing that is known of this run costs it enough to be worth changing",
             *_baseline(report.baseline),
         ]
-    lines = [f"{len(report.findings)} findings in {shown(report.run_id, 40)}, the most time first"]
+    number = f"{len(report.findings)} findings" if len(report.findings) > 1 else "one finding"
+    lines = [f"{number} in {shown(report.run_id, 40)}, the most time first"]
     for row in report.findings[:limit]:
         lines += ["", *_finding(row, run)]
     if len(report.findings) > limit:
@@ -80,7 +81,7 @@ def _baseline(proof: dict[str, Any] | None) -> list[str]:
 
 def verdict_lines(verdict: Verdict) -> list[str]:
     """Predicted against measured, the noise, the passes."""
-    lines = [f"{shown(verdict.finding_id, 60)}: {shown(verdict.title, 80)}", *_change(verdict.change), ""]
+    lines = [f"{shown(verdict.finding_id, 60)}: {shown(verdict.title, 80)}", *_change(verdict), ""]
     if verdict.predicted_gain is not None:
         lines.append(f"  predicted  {percent(verdict.predicted_gain)} of the engine's step time goes away "
                      f"({percent(verdict.gain_low)} to {percent(verdict.gain_high)})")  # fmt: skip
@@ -89,19 +90,15 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     lines.append(
         f"  noise      A against A {percent(verdict.baseline_spread)}, B against B {percent(verdict.changed_spread)}"
     )
-    lines += [
-        "",
-        f"  {verdict.verdict}: {_meaning(verdict)}",
-        "",
-        *_passes(verdict.passes),
-        "",
-        f"run directories: {verdict.directory}",
-    ]
+    told = textwrap.wrap(f"{verdict.verdict}: {_meaning(verdict)}", _WIDTH, initial_indent="  ", subsequent_indent="  ")
+    lines += ["", *told, "", *_passes(verdict.passes), "", f"run directories: {shown(verdict.directory, 400)}"]
     return lines
 
 
 def _meaning(verdict: Verdict) -> str:
     if verdict.predicted_gain is None and verdict.verdict != "no difference":
+        if verdict.change_is_some:
+            return "the change makes a difference; how much of the step time was not predicted"
         return "passes of the same thing differ by more than their noise: something else runs on this machine"
     return _MEANING[verdict.verdict] + (
         "; more --rounds make that smaller"
@@ -110,15 +107,14 @@ def _meaning(verdict: Verdict) -> str:
     )
 
 
-def _change(change: dict[str, Any]) -> list[str]:
-    told = [f"--workload {change['workload']}"] if change["workload"] else []
-    told += [f"without --engine-arg {item}" for item in change["without"]]
-    told += [f"--engine-arg {item}" for item in change["engine_args"]]
-    if not told:
+def _change(verdict: Verdict) -> list[str]:
+    if not verdict.change_is_some:
         return ["  A and B are the same run"]
-    return [line for item in told for line in textwrap.wrap(
-        f"B: {shown(item, 600)}", _WIDTH, initial_indent="  ", subsequent_indent="     ", break_long_words=True
-    )]  # fmt: skip
+    return [
+        line
+        for item in verdict.change["differs"]
+        for line in textwrap.wrap(f"B: {shown(item, 300)}", _WIDTH, initial_indent="  ", subsequent_indent="     ")
+    ]
 
 
 def _passes(passes: tuple[Pass, ...]) -> list[str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analyzers.report.text import DASH, count, duration, percent, shown
 from traces.printable import printable
 
+_CODE = re.compile(r"`([^`]+)`")
 LONGEST_TEXT = 400
+_LONG = 60  # a cell for texts of this many characters may be broken anywhere
 
 
 def text(value: object, limit: int = LONGEST_TEXT) -> str:
@@ -30,6 +33,7 @@ class Cell:
     value: float | None = None
     key: str | None = None
     number: bool = False
+    long: bool = False
     tip: str | None = None
 
     def __str__(self) -> str:
@@ -39,15 +43,18 @@ class Cell:
             key = "" if self.key is None else f' data-key="{html.escape(self.key)}"'
             body = f'<data value="{value}"{key}>{body}</data>'
         tip = "" if self.tip is None else f' title="{text(self.tip, 2000)}"'
-        return f'<td class="n"{tip}>{body}</td>' if self.number else f"<td{tip}>{body}</td>"
+        kind = ' class="n"' if self.number else ' class="l"' if self.long else ""
+        return f"<td{kind}{tip}>{body}</td>"
 
 
-def words(value: object, limit: int = 90, key: str | None = None) -> Cell:
+def words(value: object, limit: int = 50) -> Cell:
     """A text; what is longer than `limit` is shortened in the middle, and whole in the tip."""
     if value is None:
         return Cell(shown=DASH)
     whole = str(value)
-    return Cell(shown=shown(whole, limit), tip=printable(whole[:2000]) if len(whole) > limit else None)
+    return Cell(
+        shown=shown(whole, limit), long=limit >= _LONG, tip=printable(whole[:2000]) if len(whole) > limit else None
+    )
 
 
 def ns(value: float | None, key: str | None = None) -> Cell:
@@ -76,7 +83,12 @@ def row_head(value: str, swatch: str | None = None) -> str:
 
 
 def table(
-    caption: str, header: Sequence[str], rows: Sequence[Sequence[Cell | str]], *, sql: str = "", classes: str = "",
+    caption: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[Cell | str]],
+    *,
+    sql: str = "",
+    classes: str = "",
     identity: str = "",
 ) -> str:
     """A table; strings among the cells are HTML already. `sql`: the statement that shows the rows behind it."""
@@ -102,14 +114,19 @@ def sql_note(sql: str) -> str:
     return f'<details class="sql"><summary>SQL</summary><code>{text(sql, 2000)}</code></details>'
 
 
+def prose(sentence: str) -> str:
+    """A sentence; what stands between backquotes is code."""
+    return _CODE.sub(r"<code>\1</code>", text(sentence, 4000))
+
+
 def paragraph(sentence: str, classes: str = "") -> str:
     """A paragraph of plain text."""
-    return f"<p{f' class={classes}' if classes else ''}>{text(sentence, 4000)}</p>"
+    return f"<p{f' class={classes}' if classes else ''}>{prose(sentence)}</p>"
 
 
 def bullets(lines: Sequence[str]) -> str:
     """A list of plain texts."""
-    return f"<ul>{''.join(f'<li>{text(line, 4000)}</li>' for line in lines)}</ul>" if lines else ""
+    return f"<ul>{''.join(f'<li>{prose(line)}</li>' for line in lines)}</ul>" if lines else ""
 
 
 def figure(name: str, label: str) -> str:
@@ -122,5 +139,10 @@ def figure(name: str, label: str) -> str:
 
 def section(name: str, title: str, body: str, *, why: str | None = None) -> str:
     """A section; `why` says for what reason it has no data."""
-    note = "" if why is None else f'<p class="missing">No data: {text(why, 4000)}.</p>'
+    note = "" if why is None else f'<p class="missing">No data: {prose(why)}.</p>'
     return f'<section id="{name}" aria-labelledby="h-{name}"><h2 id="h-{name}">{text(title)}</h2>{note}{body}</section>'
+
+
+def left_out(total: int, limit: int, what: str) -> str:
+    """Says that a list or figure shows only a part; nothing where it shows all."""
+    return paragraph(f"{limit:,} of {total:,} {what}; --json of the command has all.") if total > limit else ""

@@ -10,7 +10,13 @@ from analyzers.report.page_sql import sql_of
 from analyzers.report.text import count, duration, percent
 from analyzers.report_model import Report
 
-_GAIN_OF = {"step_time": "the engine's step time", "busy": "the devices' busy time", "window": "the recorded window", "energy": "the energy"}
+_GAIN_OF = {
+    "step_time": "the engine's step time",
+    "busy": "the devices' busy time",
+    "window": "the recorded window",
+    "energy": "the energy",
+    "token_intervals": "the time between tokens in these steps",
+}
 _TOP = 3
 _STATUS = {"withheld": "withheld", "warning": "warning", "ok": "ok"}
 
@@ -27,12 +33,17 @@ def _time_words(report: Report) -> list[str]:
     budget = report.budget
     if budget is None:
         return [f"How the device's time divides is not known: {report.missing['budget']}."]
-    over = f"{duration(budget.window_ns)} of device time" + (f" ({budget.devices} devices)" if budget.devices > 1 else "")
+    over = f"{duration(budget.window_ns)} of device time" + (
+        f" ({budget.devices} devices)" if budget.devices > 1 else ""
+    )
     hidden = [part for part in budget.parts if part.group == "withheld"]
     if hidden:
         known = sorted((part for part in budget.parts if part.group != "withheld"), key=lambda part: -part.ns)
         told = ", ".join(f"{part_name(part)} {part.tenths / 10:.1f} %" for part in known[:3])
-        return [f"Of {over}, {percent(hidden[0].share)} cannot be divided: {hidden[0].why}." + (f" The rest: {told}." if told else "")]
+        return [
+            f"Of {over}, {percent(hidden[0].share)} cannot be divided: {hidden[0].why}."
+            + (f" The rest: {told}." if told else "")
+        ]
     idle, unrecorded = budget.group_ns("idle"), budget.group_ns("unrecorded")
     busy = budget.window_ns - idle - unrecorded
     line = f"Of {over}, the device was busy for {percent(busy / budget.window_ns)} and idle for {percent(idle / budget.window_ns)}"
@@ -44,8 +55,11 @@ def _time_words(report: Report) -> list[str]:
 
 def _phase_words(report: Report) -> list[str]:
     rows = {row["phase"]: row for row in report.phases["totals"]}
-    parts = [f"{row['phase']} {duration(row['busy_ns'])}" + (f" for {count(row['tokens'])} tokens" if row["tokens"] else "")
-             for row in rows.values() if row["phase"] in ("prefill", "decode")]  # fmt: skip
+    parts = [
+        f"{row['phase']} {duration(row['busy_ns'])}" + (f" for {count(row['tokens'])} tokens" if row["tokens"] else "")
+        for row in rows.values()
+        if row["phase"] in ("prefill", "decode")
+    ]
     busy = [row for row in report.summary.categories if row["busy_ns"]]
     whole = sum(row["busy_ns"] for row in busy)
     lines = [f"Device time of the phases: {', '.join(parts)}."] if parts else []
@@ -61,8 +75,11 @@ def _phase_words(report: Report) -> list[str]:
 def _latency_words(report: Report) -> list[str]:
     summary = report.summary
     rows = {row["term"]: row for row in summary.latency if row["pass"] == summary.latency_pass}
-    parts = [f"{term.upper()} p50 {duration(rows[term]['p50_ns'])}, p99 {duration(rows[term]['p99_ns'])} (n = {rows[term]['n']:,})"
-             for term in ("ttft", "tpot") if term in rows]  # fmt: skip
+    parts = [
+        f"{term.upper()} p50 {duration(rows[term]['p50_ns'])}, p99 {duration(rows[term]['p99_ns'])} (n = {rows[term]['n']:,})"
+        for term in ("ttft", "tpot")
+        if term in rows
+    ]
     if not parts:
         return []
     where = f"{summary.latency_pass} pass" if summary.latency_pass else "all requests"
@@ -75,7 +92,11 @@ def _findings(report: Report) -> str:
         return paragraph(f"No finding: {report.missing['findings']}.", "missing")
     shown = "".join(_finding(row) for row in rows[:_TOP])
     rest = "".join(_finding(row) for row in rows[_TOP:])
-    more = f'<details><summary>{len(rows) - _TOP} more findings</summary><ol start="{_TOP + 1}" class="findings">{rest}</ol></details>' if rest else ""
+    more = (
+        f'<details><summary>{len(rows) - _TOP} more</summary><ol start="{_TOP + 1}" class="findings">{rest}</ol></details>'
+        if rest
+        else ""
+    )
     return f'<ol class="findings">{shown}</ol>{more}{sql_note(sql_of("findings", report.run_id))}'
 
 
@@ -89,13 +110,20 @@ def _finding(row: dict[str, Any]) -> str:
         gone.append(f"It explains {row['energy_j']:.3g} J.")
     proved = row.get("proved")
     if proved:
-        gone.append(f"Proof by running it: {proved['verdict']}" + (
-            f", measured {percent(proved['measured_gain'])} ± {percent(proved['noise'])}." if proved["measured_gain"] is not None and proved["noise"] is not None else "."))  # fmt: skip
+        gone.append(
+            f"Proof by running it: {proved['verdict']}"
+            + (
+                f", measured {percent(proved['measured_gain'])} ± {percent(proved['noise'])}."
+                if proved["measured_gain"] is not None and proved["noise"] is not None
+                else "."
+            )
+        )
+    fix = text(row["fix"] or "nothing that a flag can change", 1500)
     evidence = sql_note(str(row["evidence"])) if row["evidence"] else ""
     return (
         f'<li id="finding-{text(row["finding_id"])}">{title}<p>{text(row["cause"] or "", 1500)}</p>'
-        f"<p>{text(' '.join(gone), 1000)}</p><p><b>What to do:</b> {text(row['fix'] or 'nothing that a flag can change', 1500)}</p>{evidence}</li>"
-    )  # fmt: skip
+        f"<p>{text(' '.join(gone), 1000)}</p><p><b>What to do:</b> {fix}</p>{evidence}</li>"
+    )
 
 
 def gain_words(row: dict[str, Any]) -> str:
@@ -104,8 +132,8 @@ def gain_words(row: dict[str, Any]) -> str:
         return "No gain is predicted: this is information."
     of = _GAIN_OF.get(row["gain_of"], "the time")
     return (
-        f"Predicted gain: {percent(row['predicted_gain'])} of {of} "
-        f"(interval {percent(row['gain_low'])} to {percent(row['gain_high'])})."
+        f"Predicted gain: {percent(row['predicted_gain'])} of {of}; confidence: between {percent(row['gain_low'])} and "
+        f"{percent(row['gain_high'])}."
     )
 
 
@@ -119,9 +147,9 @@ def health_section(report: Report) -> str:
     if not report.health:
         return section("health", "Health of the recording", "", why="no check was made: ingest the recording again")
     ok = len(report.health) - len(bad)
+    warnings = sum(row["status"] == "warning" for row in bad)
     lead = paragraph(
-        f"{len(report.health)} checks: {ok} ok, {sum(row['status'] == 'warning' for row in bad)} warnings, "
-        f"{sum(row['status'] == 'withheld' for row in bad)} that withhold numbers."
+        f"{len(report.health)} checks: {ok} ok, {warnings} with a warning, {len(bad) - warnings} that withhold numbers."
     )
     alerts = "".join(
         f'<p class="alert"><span class="status {_STATUS.get(row["status"], "warning")}">{text(row["status"])}</span> '
@@ -130,19 +158,30 @@ def health_section(report: Report) -> str:
     )
     rows: list[list[Cell | str]] = [
         [
-            words(row["status"]), words(row["check_id"]), words("all" if row["rank"] is None else row["rank"]),
-            figure_number(row["value"], _short(row["value"])), figure_number(row["threshold"], _short(row["threshold"])), words(row["message"], 400),
+            words(row["status"]),
+            words(row["check_id"]),
+            words("all" if row["rank"] is None else row["rank"]),
+            figure_number(row["value"], _short(row["value"])),
+            figure_number(row["threshold"], _short(row["threshold"])),
+            words(row["message"], 400),
         ]
         for row in report.health
-    ]  # fmt: skip
-    every = table("every check", ["status", "check", "rank", "value", "threshold", "what it means"], rows, sql=sql_of("health", report.run_id))
-    return section("health", "Health of the recording", f"{lead}{alerts}<details><summary>Every check</summary>{every}</details>")
+    ]
+    every = table(
+        "every check",
+        ["status", "check", "rank", "value", "threshold", "what it means"],
+        rows,
+        sql=sql_of("health", report.run_id),
+    )
+    return section(
+        "health", "Health of the recording", f"{lead}{alerts}<details><summary>Every check</summary>{every}</details>"
+    )
 
 
 def withheld_section(report: Report) -> str:
     """Numbers that are not given, and why."""
     reasons = dict(report.summary.withheld)
-    if report.energy is not None:
+    if report.energy is not None and "energy" not in report.missing:
         reasons.update({f"energy: {name}": why for name, why in report.energy.withheld.items()})
     lines = [f"{name}: {why}" for name, why in reasons.items()]
     lines += [f"section {name}: {why}" for name, why in report.missing.items()]

@@ -68,7 +68,10 @@ def _phases(expected: Expectation, found: Prediction) -> list[str]:
         ]  # fmt: skip
         rows.append([*row, _time(phase.serial_s)] if len(header) > len(row) else row)
     context = expected.question.decode_context
-    return [f"One step; decode at {context:,} tokens of context", *table(header, rows)]
+    return [
+        f"One step; decode at {context:,} tokens of context",
+        *table(header, rows, drop=("of weights", "FLOP/byte", "bytes", "operations", "by kernel")),
+    ]
 
 
 def _communication(_: Expectation, found: Prediction) -> list[str]:

@@ -23,7 +23,7 @@ def steps_lines(rows: pl.DataFrame, limit: int) -> list[str]:
         ]
         for row in shown
     ]  # fmt: skip
-    lines = table(header, cells, left=2, indent="")
+    lines = table(header, cells, left=2, indent="", drop=("interval", "start"))
     if rows.height > limit:
         lines.append(f"({rows.height - limit:,} more; --limit, --json or --csv give them)")
     return lines

@@ -120,7 +120,7 @@ def _parts(report: RequestsReport) -> list[str]:
     )
     header = ["part", "", "share", "p50", "p99", f"middle {term['middle']}", f"slowest {term['slow']}"]
     title = f"where their time goes (n = {term['n']:,}; the last two columns are means, and sum to E2E)"
-    return [title, *table(header, rows, left=2)]
+    return [title, *table(header, rows, left=2, drop=("p50", "share"))]
 
 
 def _explained(report: RequestsReport) -> list[str]:
@@ -174,7 +174,7 @@ def _slowest(report: RequestsReport) -> list[str]:
         for row in report.requests
     ]
     header = ["request", "E2E", "front", "queue", "prefill", "interf.", "decode", "preempt", "gap", "stream"]
-    return [f"the slowest {len(rows)} (parts in ms)", *table(header, rows)] if rows else []
+    return [f"the slowest {len(rows)} (parts in ms)", *table(header, rows, drop=("preempt",))] if rows else []
 
 
 def _short(row: dict[str, Any]) -> str:

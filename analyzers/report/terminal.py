@@ -74,7 +74,7 @@ def _steps(summary: Summary) -> list[str]:
         for item in summary.steps
     ]  # fmt: skip
     header = ["kind", "steps", "prefill tok", "decode tok", "busy", "share", "prefill", "decode", "p50", "p99"]
-    lines = ["steps", *table(header, rows)]
+    lines = ["steps", *table(header, rows, drop=("share", "p50"))]
     prefill, decode = _total(summary.steps, "prefill_ns"), _total(summary.steps, "decode_ns")
     if prefill is not None and decode is not None and busy:
         parts = f"prefill {duration(prefill)} ({percent(prefill / busy)}), decode {duration(decode)} ({percent(decode / busy)})"

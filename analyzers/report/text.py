@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 
 from traces.printable import printable
 
 DASH = "–"
+_USUAL_WIDTH, _LEAST_WIDTH = 100, 40
+_LEAST_TEXT = 16  # characters of a name below which it says nothing
 
 
 def duration(ns: float | None) -> str:
@@ -54,12 +59,65 @@ def shown(text: str | None, limit: int = 200) -> str:
     return clean[: limit // 2 - 1] + "…" + clean[-(limit - limit // 2) :]
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, indent: str = "  ") -> list[str]:
-    """Aligned lines: the first `left` columns to the left, the rest (numbers) to the right."""
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, indent: str = "  ", width: int | None = None,
+    drop: Sequence[str] = (),
+) -> list[str]:  # fmt: skip
+    """Aligned lines: the first `left` columns to the left, the rest (numbers) to the right.
+
+    Where they are wider than `width` (the terminal's where it is None), the texts on the left are shortened in the middle; if that
+    is not enough, columns are left out, those of `drop` first, then from the right, and a last line says which.
+    """
+    room = (width or terminal_width()) - len(indent)
     cells = [list(header), *[list(row) for row in rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    cells, gone = _fitting(cells, left, room, list(drop))
+    widths = _widths(cells)
     lines = []
     for row in cells:
         parts = [text.ljust(widths[i]) if i < left else text.rjust(widths[i]) for i, text in enumerate(row)]
         lines.append((indent + "  ".join(parts)).rstrip())
+    if gone:
+        lines.append(f"{indent}(no room for: {', '.join(name for name in header if name in gone)})")
     return lines
+
+
+def terminal_width() -> int:
+    """Columns to write for: COLUMNS, else the terminal's, else 100 (a pipe or a file)."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and len(given) < 7 and int(given) > 0:
+        return max(int(given), _LEAST_WIDTH)
+    columns = shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns if sys.stdout.isatty() else _USUAL_WIDTH
+    return max(columns, _LEAST_WIDTH)
+
+
+def _widths(cells: list[list[str]]) -> list[int]:
+    return [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+
+
+def _fitting(cells: list[list[str]], left: int, room: int, drop: list[str]) -> tuple[list[list[str]], list[str]]:
+    """Cells that fit into `room` columns as far as can be, and the names of columns that were left out."""
+    gone: list[str] = []
+    while True:
+        widths = _widths(cells)
+        excess = sum(widths) + 2 * (len(widths) - 1) - room
+        if excess <= 0:
+            return cells, gone
+        least = [max(_LEAST_TEXT, len(cells[0][i])) for i in range(left)]
+        spare = sum(max(0, widths[i] - least[i]) for i in range(left))
+        if spare >= excess or len(widths) <= left + 1:
+            return _shortened(cells, widths, least, excess), gone
+        name = next((item for item in drop if item in cells[0]), cells[0][-1])
+        place = len(widths) - 1 - cells[0][::-1].index(name)
+        gone.append(name)
+        cells = [row[:place] + row[place + 1 :] for row in cells]
+
+
+def _shortened(cells: list[list[str]], widths: list[int], least: list[int], excess: int) -> list[list[str]]:
+    """The widest text columns give up `excess` columns, down to their `least`."""
+    limits = widths[: len(least)]
+    for _ in range(excess):
+        place = max(range(len(limits)), key=lambda i: limits[i] - least[i])
+        if limits[place] <= least[place]:
+            break
+        limits[place] -= 1
+    return [[shown(text, limits[i]) if i < len(limits) else text for i, text in enumerate(row)] for row in cells]

@@ -5,7 +5,8 @@
 -- idle_ns      ns of gaps that begin in the block
 SELECT
     g.rank, g.device,
-    least((g.start_ns - d.window_start_ns)::DOUBLE * $blocks / (d.window_end_ns - d.window_start_ns), $blocks - 1)::INTEGER AS block,
+    greatest(least((g.start_ns - d.window_start_ns)::DOUBLE * $blocks / (d.window_end_ns - d.window_start_ns), $blocks - 1), 0)::INTEGER
+        AS block,
     coalesce(g.cause, 'not analyzed') AS cause, sum(g.dur_ns)::BIGINT AS idle_ns
 FROM gaps AS g
 JOIN devices AS d ON d.run_id = g.run_id AND d.rank = g.rank AND d.device = g.device

@@ -1,6 +1,7 @@
 -- One row per step of the ledger that served requests of one pass and has its result, in order: what it took, what it did.
 -- pid, seq        the step
 -- step_ns         ns from its scheduling to its result that no step before covers, so that they sum to the engine's step time
+-- requests        served in it
 -- prefill_tokens  tokens of prompts, and tokens computed again after a preemption
 -- prefill_pairs   (token, token it looks back on) of these, itself included
 -- decode_tokens   tokens of requests that go on with their output, drafted ones included
@@ -24,7 +25,7 @@ asked AS (
     WHERE r.run_id = $run_id AND r.new_tokens > 0
 )
 SELECT
-    s.pid, s.seq, greatest(s.step_ns, 0) AS step_ns,
+    s.pid, s.seq, greatest(s.step_ns, 0) AS step_ns, count(*) AS requests,
     coalesce(sum(a.n) FILTER (WHERE NOT a.decodes), 0) AS prefill_tokens,
     coalesce(sum(a.n * (2 * a.until - a.n + 1) / 2) FILTER (WHERE NOT a.decodes), 0) AS prefill_pairs,
     coalesce(sum(a.n) FILTER (WHERE a.decodes), 0) AS decode_tokens,

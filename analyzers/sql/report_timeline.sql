@@ -23,7 +23,7 @@ SELECT
     s.seq, s.kind, coalesce(s.device_start_ns, s.host_start_ns) - r.window_start_ns AS start_ns,
     CASE WHEN s.device_start_ns IS NULL THEN s.host_end_ns - s.host_start_ns ELSE s.device_end_ns - s.device_start_ns END AS dur_ns,
     s.busy_ns, s.idle_ns, s.unrecorded_ns, s.prefill_ns, s.decode_ns, s.other_ns, s.interference_ns, s.prefill_reqs, s.decode_reqs,
-    l.waiting, s.prefill_tokens, s.decode_tokens, s.prefill_kv_tokens + s.decode_kv_tokens AS kv_tokens, l.kv_usage, s.intensity,
+    l.waiting, s.prefill_tokens, s.decode_tokens, CASE WHEN s.prefill_reqs = 0 THEN 0 ELSE s.prefill_kv_tokens END + CASE WHEN s.decode_reqs = 0 THEN 0 ELSE s.decode_kv_tokens END AS kv_tokens, l.kv_usage, s.intensity,
     s.flops * 1e9 / nullif(s.busy_ns * s.cost_coverage, 0) AS flops_per_s, s.bound
 FROM steps AS s
 JOIN runs AS r USING (run_id)

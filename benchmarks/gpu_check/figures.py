@@ -22,15 +22,19 @@ def figures_of(folder: Path, facts: Facts) -> list[Figure]:
     """A figure per check, as far as there is something to measure it by; else why there is none."""
     work, calibration = sections(folder), _calibration(folder)
     found = [*_calibrated(facts, calibration), *_sensed(folder, facts, work.get("load", {}))]
-    found += _recorded(folder, facts, work.get("loop", {}), calibration)
+    found += _recorded(folder, facts, work.get("loop", {}))
     found += _served(folder, facts)
-    return found + [Figure(check="sglang.ran", value=None, note=facts.reasons.get("sglang", "not looked for"))]
+    return [*found, Figure(check="sglang.ran", value=None, note=facts.reasons.get("sglang", "not looked for"))]
 
 
 def _none(prefixes: Sequence[str], reason: str, found: Sequence[Figure] = ()) -> list[Figure]:
     """The checks that begin so, without a figure, but for those found already."""
     known = {figure.check for figure in found}
-    return [Figure(check=check, value=None, note=reason) for check in EXPECTED if check.startswith(tuple(prefixes)) and check not in known]
+    return [
+        Figure(check=check, value=None, note=reason)
+        for check in EXPECTED
+        if check.startswith(tuple(prefixes)) and check not in known
+    ]
 
 
 def _failed(check: str, prefixes: Sequence[str], problem: str) -> list[Figure]:
@@ -60,7 +64,10 @@ def _calibrated(facts: Facts, found: Calibration | None) -> list[Figure]:
         why = "is of several entries" if sheet else "has no entry"
         no_sheet = f"{found.device_name} {why} in hardware.toml" if facts.on_gpu else _no_gpu(facts)
         figures += _none(["calibration."], no_sheet, [*figures, Figure(check="calibration.launch", value=None)])
-        return [*figures, _launch(found) if facts.on_gpu else Figure(check="calibration.launch", value=None, note=no_sheet)]
+        return [
+            *figures,
+            _launch(found) if facts.on_gpu else Figure(check="calibration.launch", value=None, note=no_sheet),
+        ]
     for check, dtypes in (("16bit", ("bf16", "fp16")), ("fp32", ("fp32",)), ("fp8", ("fp8",)), ("int8", ("int8",))):
         figures.append(_of_sheet(f"calibration.{check}", dtypes, best, sheet[0]))
     bandwidth = found.peak_bandwidth
@@ -105,7 +112,7 @@ def _sensed(folder: Path, facts: Facts, load: dict[str, Any]) -> list[Figure]:
     return found + _none(["sensors.", "gpm."], reason, found)
 
 
-def _recorded(folder: Path, facts: Facts, loop: dict[str, Any], calibration: Calibration | None) -> list[Figure]:
+def _recorded(folder: Path, facts: Facts, loop: dict[str, Any]) -> list[Figure]:
     prefixes = ["steps.", "graph.", "sums.", "sleeps.", "flops.", "roof."]
     if "steps" not in loop:
         why = loop.get("error") or facts.problems.get("work") or "it was not reached"
@@ -126,10 +133,8 @@ def _recorded(folder: Path, facts: Facts, loop: dict[str, Any], calibration: Cal
     found += recording.of_sums(store)
     found += recording.of_sleeps(store, loop["sleeps"])
     found += recording.of_flops(store, loop)
-    busy = None if facts.on_gpu or (calibration is not None and calibration.quiet) else (
-        "other processes used this CPU while it was calibrated: its roofs do not hold"
-    )  # fmt: skip
-    return found + recording.of_roofs(store, loop, busy)
+    unsteady = None if facts.on_gpu else "what a CPU reaches depends on caches and on who else computes: needs a GPU"
+    return found + recording.of_roofs(store, loop, unsteady)
 
 
 def _served(folder: Path, facts: Facts) -> list[Figure]:
@@ -143,7 +148,11 @@ def _served(folder: Path, facts: Facts) -> list[Figure]:
     except StepscopeError as error:
         return _failed("vllm.ran", ["vllm."], error.message)
     found = [
-        Figure(check="vllm.ran", value=0.0, note=f"{manifest.model}, vLLM {manifest.engine_version}, {facts.seconds.get('vllm')} s"),
+        Figure(
+            check="vllm.ran",
+            value=0.0,
+            note=f"{manifest.model}, vLLM {manifest.engine_version}, {facts.seconds.get('vllm')} s",
+        ),
         Figure(check="vllm.hook", value=float(len(manifest.hook_errors)), note="; ".join(manifest.hook_errors)[:200]),
     ]
     steps = store.query(
@@ -151,7 +160,10 @@ def _served(folder: Path, facts: Facts) -> list[Figure]:
         "count(*) FILTER (WHERE kind = 'decode' AND side IS NOT NULL) AS sided, "
         "count(*) FILTER (WHERE kind = 'decode' AND side = 'memory') AS memory FROM steps WHERE run_id = ? AND busy_ns > 0", [store.run_id],
     ).to_dicts()[0]  # fmt: skip
-    found += [Figure(check="vllm.steps", value=float(steps["n"])), Figure(check="vllm.kinds", value=float(steps["kinds"]))]
+    found += [
+        Figure(check="vllm.steps", value=float(steps["n"])),
+        Figure(check="vllm.kinds", value=float(steps["kinds"])),
+    ]
     found += recording.of_sums(store, "vllm")
     samples = store.query("SELECT count(*) AS n FROM telemetry WHERE run_id = ?", [store.run_id]).to_dicts()[0]["n"]
     found.append(Figure(check="vllm.sensors", value=float(samples)))

@@ -1,11 +1,11 @@
 """Makes the raw data of a check: a folder that figures.py reads, here or on another machine.
 
-    facts.json          what there is, and how each program ended
-    calibration.out     `stepscope calibrate --json`
-    telemetry.jsonl     sensors, all the while
-    work.jsonl          what torch_work.py did, and loop.pt.trace.json
-    run/                the same as a run directory, ingested
-    vllm/               run directory of `stepscope profile`
+facts.json          what there is, and how each program ended
+calibration.out     `stepscope calibrate --json`
+telemetry.jsonl     sensors, all the while
+work.jsonl          what torch_work.py did, and loop.pt.trace.json
+run/                the same as a run directory, ingested
+vllm/               run directory of `stepscope profile`
 """
 
 from __future__ import annotations
@@ -96,15 +96,17 @@ def measure(request: Request) -> Facts:
     facts = Facts(python=str(request.python), created_ns=time.time_ns())
     _look(request, facts)
     environment = _environment(request.folder)
-    request.say("calibration")
-    _calibrate(request, facts, environment)
-    request.say("sensors, load and recorded steps")
-    _work(request, facts, environment)
-    if _make_run(request.folder, facts):
-        request.say("ingest")
-        ingest(request.folder, facts, request.budget)
-    _engine(request, facts, environment)
-    facts.write(request.folder)
+    try:
+        request.say("calibration")
+        _calibrate(request, facts, environment)
+        request.say("sensors, load and recorded steps")
+        _work(request, facts, environment)
+        if _make_run(request.folder, facts):
+            request.say("ingest")
+            ingest(request.folder, facts, request.budget)
+        _engine(request, facts, environment)
+    finally:  # also of a check that was interrupted: what is there can be judged
+        facts.write(request.folder)
     return facts
 
 
@@ -118,14 +120,16 @@ def _look(request: Request, facts: Facts) -> None:
     try:
         found = json.loads((request.folder / "probe.out").read_text().strip().rpartition("\n")[2])
     except ValueError:
-        raise ValueError(f"{request.python} does not behave like a Python: {ended.problem or 'no answer'}") from None
-    if not found["torch"]:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{request.python} cannot be used: {ended.problem or 'it answers nonsense'}")
+    if "cuda" not in found:
         raise ValueError(f"{request.python} has no torch; name an interpreter that has with --python")
     facts.found = found
     if request.device == "cpu" and found["cuda"]:
         found["cuda"], facts.reasons["gpu"] = False, "--device cpu"
     elif not found["cuda"]:
-        facts.reasons["gpu"] = f"torch {found['torch_version']} sees no CUDA device"
+        facts.reasons["gpu"] = f"torch {found.get('torch_version')} sees no CUDA device"
 
 
 def _calibrate(request: Request, facts: Facts, environment: dict[str, str]) -> None:
@@ -139,7 +143,7 @@ def _calibrate(request: Request, facts: Facts, environment: dict[str, str]) -> N
 def _work(request: Request, facts: Facts, environment: dict[str, str]) -> None:
     """The torch part, with the sensors sampled from before it begins until it has ended."""
     folder, gpu = request.folder, facts.on_gpu
-    nvml = gpu and not facts.found["hip"]
+    nvml = gpu and not facts.found.get("hip")
     telemetry = Telemetry(
         folder / "telemetry.jsonl", device_kind="cuda" if nvml else "cpu", hz=HZ,
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
@@ -225,7 +229,7 @@ def _engine(request: Request, facts: Facts, environment: dict[str, str]) -> None
     deadline = request.budget.grant(240) - GRACE_S
     if not request.engine:
         facts.reasons["vllm"] = "--no-engine"
-    elif not facts.found["vllm"]:
+    elif not facts.found.get("vllm"):
         facts.reasons["vllm"] = "vLLM is not installed there"
     elif deadline < ENGINE_LEAST_S:
         facts.reasons["vllm"] = f"{max(0.0, deadline):.0f} s of the budget are left, it needs {ENGINE_LEAST_S:.0f} s"
@@ -234,7 +238,9 @@ def _engine(request: Request, facts: Facts, environment: dict[str, str]) -> None
         argv = [*CLI, "profile", *_profile_options(request, on_gpu=facts.on_gpu)]
         ended = run(argv, request.folder, "vllm", deadline_s=deadline, grace_s=GRACE_S, env=environment)
         facts.took("vllm", ended)
-    installed = "it is installed, but `profile` does not start it" if facts.found["sglang"] else "it is not installed"
+    installed = (
+        "it is installed, but `profile` does not start it" if facts.found.get("sglang") else "it is not installed"
+    )
     facts.reasons["sglang"] = installed
 
 

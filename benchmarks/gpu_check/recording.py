@@ -12,7 +12,10 @@ from traces.store import TraceStore
 HOST_CAUSES = tuple(cause for cause, (who, _) in HIDING.items() if who == "host")
 # The operator that ran an activity: on a CPU the activity itself.
 _OPERATOR = "CASE WHEN k.kind = 'cpu_op' THEN k.name ELSE k.op_name END"
-_PRODUCT = f"{_OPERATOR} IN ('aten::mm', 'aten::matmul', 'aten::linear', 'aten::addmm')"
+# A product split over K has a kernel that adds up the parts; what that adds is none of the product's FLOPs.
+_PRODUCT = (
+    f"{_OPERATOR} IN ('aten::mm', 'aten::matmul', 'aten::linear', 'aten::addmm') AND k.category IN ('gemm', 'logits')"
+)
 Rows = list[dict[str, Any]]
 
 
@@ -20,7 +23,9 @@ def of_steps(store: TraceStore, ran: Sequence[dict[str, Any]], *, on_gpu: bool, 
     """Steps, kinds and sides. `peaked`: why there are no peaks to have sides by."""
     steps = _rows(store, "SELECT * FROM steps WHERE run_id = ? ORDER BY seq, step_id")
     note = f"{len(steps)} of {len(ran)}: {sum(step['kind'] == 'prefill' for step in ran)} prefill, rest decode"
-    alike = [step["kind"] == each["kind"] and step["label"] == each["label"] for step, each in zip(steps, ran, strict=False)]
+    alike = [
+        step["kind"] == each["kind"] and step["label"] == each["label"] for step, each in zip(steps, ran, strict=False)
+    ]
     linked = _rows(store, (
         "SELECT count(*) AS n, count(*) FILTER (WHERE step_id IS NULL) AS alone, "
         "count(*) FILTER (WHERE step_link NOT IN ('launch', 'graph')) AS guessed FROM kernels WHERE run_id = ? AND valid "
@@ -100,7 +105,11 @@ def of_sums(store: TraceStore, part: str = "sums") -> list[Figure]:
         "AS pieces_ns FROM devices AS d WHERE d.run_id = ?"
     ))  # fmt: skip
     if not device:
-        return [Figure(check=f"{part}.{'gaps' if part == 'sums' else 'sums'}", value=float("nan"), note="no device was found")]
+        return [
+            Figure(
+                check=f"{part}.{'gaps' if part == 'sums' else 'sums'}", value=float("nan"), note="no device was found"
+            )
+        ]
     window = max((row["busy_ns"] + row["idle_ns"] + row["unrecorded_ns"] - row["window_ns"] for row in device), key=abs)
     pieces = max((row["busy_ns"] + int(row["pieces_ns"]) - row["window_ns"] for row in device), key=abs)
     first = device[0]
@@ -139,7 +148,9 @@ def of_sleeps(store: TraceStore, sleeps: Sequence[dict[str, Any]]) -> list[Figur
                 landed[row["cause"]] = landed.get(row["cause"], 0) + row["ns"]
         planted = sum(end - start for start, end in spans)
         found = sum(ns for cause, ns in landed.items() if cause in HOST_CAUSES)
-        shares = ", ".join(f"{cause} {ns / planted:.3f}" for cause, ns in sorted(landed.items(), key=lambda item: -item[1]))
+        shares = ", ".join(
+            f"{cause} {ns / planted:.3f}" for cause, ns in sorted(landed.items(), key=lambda item: -item[1])
+        )
         note = f"{len(spans)} sleeps, {planted / 1e6:.0f} ms: {shares or 'no idle time there'}"
         figures.append(Figure(check=check, value=found / planted if planted else None, note=note))
     return figures
@@ -166,7 +177,9 @@ def of_flops(store: TraceStore, loop: dict[str, Any]) -> list[Figure]:
         ))  # fmt: skip
         pairs = [(row["flops"], each[key]) for row, each in zip(sums, loop["steps"], strict=False) if not each["graph"]]
         if check == "flops.attention" and all(flops is None for flops, _ in pairs):
-            figures.append(Figure(check=check, value=None, note="no activity was taken for attention: it ran as products"))
+            figures.append(
+                Figure(check=check, value=None, note="no activity was taken for attention: it ran as products")
+            )
             continue
         figures.append(Figure(
             check=check, value=_worst([(flops or 0.0) / known for flops, known in pairs]),
@@ -183,7 +196,9 @@ def of_roofs(store: TraceStore, loop: dict[str, Any], unsteady: str | None) -> l
     note = "no peaks"
     if first.get("ridge"):
         note = f"{first['peak_flops'] / 1e12:.4g} TFLOP/s, {first['peak_bandwidth'] / 1e9:.4g} GB/s, ridge {first['ridge']:.3g} FLOP/byte"
-    figures = [Figure(check="roof.calibrated", value=sum(calibrated) / len(calibrated) if calibrated else 0.0, note=note)]
+    figures = [
+        Figure(check="roof.calibrated", value=sum(calibrated) / len(calibrated) if calibrated else 0.0, note=note)
+    ]
     if unsteady is not None or not first.get("ridge"):
         reason = unsteady or "no peaks"
         return figures + [Figure(check=check, value=None, note=reason) for check in ("roof.large", "roof.most")]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +44,7 @@ def of_sampling(header: dict[str, Any], samples: Sequence[Sample]) -> list[Figur
     times = [sample["ts_ns"] for sample in samples]
     if len(times) < 2:
         return [Figure(check="sensors.ran", value=float(len(times)), note="fewer than two samples")]
-    between = [later - early for early, later in zip(times, times[1:], strict=False)]
+    between = [later - early for early, later in itertools.pairwise(times)]
     due = (times[-1] - times[0]) / S * header.get("hz", 10) + 1
     note = f"{header.get('source')}, {len(times)} samples in {(times[-1] - times[0]) / S:.1f} s"
     period = statistics.median(between) / 1e6
@@ -60,7 +62,7 @@ def of_load(header: dict[str, Any], samples: Sequence[Sample], load: dict[str, A
     seen = [sample for sample in samples if first <= sample["ts_ns"] <= last]
     during = [sample for sample in seen if start + SETTLE_NS <= sample["ts_ns"] <= end]
     rest = [sample for sample in seen if sample["ts_ns"] < start]
-    facts = next((item for item in header.get("devices", []) if item.get("device") == 0), {})
+    facts: dict[str, Any] = next((item for item in header.get("devices", []) if item.get("device") == 0), {})
     note = f"{load['products']} products of {load['side']}³ in {whole_s:.2f} s, {load['flops'] / load['busy_s'] / 1e12:.1f} TFLOP/s"
     figures = [Figure(check="sensors.load", value=load["busy_s"] / whole_s, note=note)]
     period = facts.get("power_period_ns")
@@ -100,18 +102,14 @@ def _energy(
 
 def _power(seen: Sequence[Sample], rest: Sequence[Sample], during: Sequence[Sample], whole_s: float) -> list[Figure]:
     """Power under load against that at rest, and for how long it was above the middle of the two."""
-    at_rest, under = (
-        [power for sample in part if (power := _power_of(sample)) is not None] for part in (rest, during)
-    )
+    at_rest, under = ([power for sample in part if (power := _power_of(sample)) is not None] for part in (rest, during))
     if not at_rest or not under:
         reason = "no power reading at rest and under load"
         return [Figure(check=check, value=None, note=reason) for check in ("sensors.contrast", "sensors.length")]
     low, high = statistics.median(at_rest), statistics.median(under)
     middle = (low + high) / 2
     known = [(sample["ts_ns"], power) for sample in seen if (power := _power_of(sample)) is not None]
-    above = sum(
-        later - early for (early, power), (later, _) in zip(known, known[1:], strict=False) if power > middle
-    )
+    above = sum(later - early for (early, power), (later, _) in itertools.pairwise(known) if power > middle)
     note = f"{high:.0f} W and {low:.0f} W, n = {len(under)} and {len(at_rest)}"
     return [
         Figure(check="sensors.contrast", value=high / low if low > 0 else None, note=note),
@@ -141,9 +139,9 @@ def _power_of(sample: Sample) -> float | None:
 
 def integrated(samples: Sequence[Sample]) -> float:
     """J of a power reading by the trapezoidal rule."""
-    return sum(
+    return math.fsum(
         ((_power_of(early) or 0) + (_power_of(late) or 0)) / 2 * (late["ts_ns"] - early["ts_ns"]) / S
-        for early, late in zip(samples, samples[1:], strict=False)
+        for early, late in itertools.pairwise(samples)
     )
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Sizes:
 
 
 SIZES = {
-    "cpu": Sizes(layers=2, width=256, heads=4, inner=1024, vocab=1024, context=192, prompt=128, batch=2,
+    "cpu": Sizes(layers=2, width=512, heads=8, inner=2048, vocab=1024, context=320, prompt=256, batch=2,
                  products=((1, 256, 256), (37, 64, 101), (384, 384, 384))),
     "small": Sizes(layers=4, width=2048, heads=16, inner=8192, vocab=32000, context=1280, prompt=1024, batch=4,
                    products=((1, 2048, 2048), (37, 512, 1003), (4096, 4096, 4096))),
@@ -87,11 +88,16 @@ class Place:
         }  # fmt: skip
 
 
+def nothing() -> None:
+    """What happens where no sleep is planted."""
+
+
 class Decoder:
     """A transformer decoder without biases: every product is one aten::mm of operands known beforehand."""
 
     def __init__(self, place: Place) -> None:
         self.place, sizes = place, place.sizes
+        self.half_way: Callable[[], None] = nothing  # called in the middle of every forward
         self.head = sizes.width // sizes.heads
         self.embedding, self.unembedding = (
             place.random(sizes.vocab, sizes.width),
@@ -126,9 +132,6 @@ class Decoder:
             return functional.scaled_dot_product_attention(query, keys, values)
 
         return self._forward(self.tokens, self.place.sizes.batch, attention)
-
-    def half_way(self) -> None:
-        """Called between the layers of a forward; a planted sleep replaces it."""
 
     def _forward(self, tokens: Any, sequences: int, attention: Callable[..., Any]) -> Any:
         sizes = self.place.sizes
@@ -203,15 +206,15 @@ class Loop:
                 torch.mm(left, right)
         self.place.wait()
         for slot in range(PREFILLS):
-            self._step(1, len(self.prompt), 0, lambda slot=slot % self.place.sizes.batch: self._prefill(slot))
+            self._step(1, len(self.prompt), 0, partial(self._prefill, slot % self.place.sizes.batch))
         between = range(1, 2 * SLEEPS, 2)
         within = range(2, 2 * SLEEPS + 1, 2)
         for number in range(self.decode_steps):
             if number in between:
                 self._sleep("between steps")
-            self.model.half_way = (lambda: self._sleep("within a step")) if number in within else (lambda: None)  # type: ignore[method-assign]
+            self.model.half_way = partial(self._sleep, "within a step") if number in within else nothing
             self._step(0, 0, self.place.sizes.batch, self.model.decode)
-        self.model.half_way = lambda: None  # type: ignore[method-assign]
+        self.model.half_way = nothing
         for _ in range(self.decode_steps if self.graph is not None else 0):
             self._step(0, 0, self.place.sizes.batch, self._replay)
 

@@ -83,10 +83,7 @@ def judged(figures: Sequence[Figure], expected: Mapping[str, Expected]) -> list[
 
 def _row(entry: Expected, figure: Figure) -> Row:
     value = figure.value
-    if value is None:
-        status = NOT_RUN
-    else:
-        status = PASS if entry.low <= value <= entry.high else FAIL
+    status = NOT_RUN if value is None else PASS if entry.low <= value <= entry.high else FAIL
     return Row(
         part=entry.check.partition(".")[0], check=entry.check, what=entry.what, status=status, value=value,
         low=entry.low, high=entry.high, figure="" if value is None else entry.shown(value), expected=entry.range,
@@ -125,7 +122,9 @@ def table(rows: Sequence[Row], titles: Mapping[str, str]) -> list[str]:
         for row in own:
             lines += [] if row in together else _lines(row)
         if together:  # one reason for all of them: said once
-            lines += _wrapped(f"  {NOT_RUN:<8}{', '.join(row.what for row in together)}: {together[0].note}", 10, first=0)
+            lines += _wrapped(
+                f"  {NOT_RUN:<8}{', '.join(row.what for row in together)}: {together[0].note}", 10, first=0
+            )
     return lines[1:]
 
 

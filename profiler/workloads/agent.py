@@ -4,7 +4,8 @@ A prompt is system prompt + tool definitions (the same in every session) + task 
 assistant's text and a tool's observation. The assistant's text comes from the plan: random weights emit tokens that
 decode to nothing, and a plan has to be the same in every pass.
 
-Further options plant what makes loops re-read their context, see profiler/workloads/agent_faults.py.
+Further options plant what makes loops re-read their context, see profiler/workloads/agent_faults.py. With `path=LOG` the
+sessions are those of a log: profiler/workloads/agent_log.py.
 """
 
 from __future__ import annotations

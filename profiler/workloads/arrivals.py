@@ -7,7 +7,7 @@ specification, seed and log give equal frames.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, ClassVar, Protocol
@@ -23,6 +23,14 @@ MAX_REQUESTS = 1_000_000
 UNBOUNDED_TOKENS = 1 << 40
 
 
+class PromptSource(Protocol):
+    """Prompts that are known part by part, which `frame` alone does not tell."""
+
+    def requests(self, frame: pl.DataFrame, seed: int) -> Iterator[PlannedRequest]:
+        """A request per row of `frame`, its prompt cut to `input_tokens`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
     """What is to be sent. `frame` has PLANNED_COLUMNS and nothing else, one row per request in order of `index`.
@@ -36,6 +44,7 @@ class Arrivals:
     closed: bool = False  # turns wait for each other
     notes: tuple[str, ...] = ()  # what a reader of the numbers has to know
     source: dict[str, Any] = field(default_factory=dict)  # of a log: path, format, rows skipped, …
+    prompts: PromptSource | None = None  # None: `synthesis` makes them of the frame
 
     @property
     def whole_block_tokens(self) -> int | None:
@@ -58,11 +67,11 @@ def planned_arrivals(spec: str, seed: int, **options: object) -> Arrivals:
 
     Of `agent`, `chat` and `batch` lengths are those of the built-in tokenizer, without a chat template's tokens.
     """
-    from profiler.workloads.plan import ARRIVAL_WORKLOADS, build_plan  # which imports this module
+    from profiler.workloads.plan import arrival_workload, build_plan  # which imports this module
 
     spec = with_options(spec, options)
     name, _, text = spec.strip().partition(":")
-    workload = next((item for item in ARRIVAL_WORKLOADS if item.name == name), None)
+    workload = arrival_workload(spec)
     if workload is not None:
         return checked(name, workload.arrivals(parse_options(name, workload.options_type, text), seed))
     return _of_plan(build_plan(spec, seed, max_context_tokens=UNBOUNDED_TOKENS).requests)

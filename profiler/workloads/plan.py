@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from profiler.workloads.agent import AgentWorkload
+from profiler.workloads.agent_log import AgentLogWorkload, names_a_log
 from profiler.workloads.arrivals import MAX_REQUESTS, ArrivalWorkload, bounded, checked
 from profiler.workloads.batch import BatchWorkload
 from profiler.workloads.chat import ChatWorkload
@@ -50,6 +51,7 @@ WORKLOADS: tuple[Workload, ...] = (AgentWorkload(), BatchWorkload(), ChatWorkloa
 ARRIVAL_WORKLOADS: tuple[ArrivalWorkload, ...] = (
     ReplayWorkload(), PoissonWorkload(), GammaWorkload(), BurstWorkload(),
 )  # fmt: skip
+_AGENT_LOG = AgentLogWorkload()  # `agent` too, where the specification names a log
 
 
 def build_plan(spec: str, seed: int, *, max_context_tokens: int) -> Plan:
@@ -61,7 +63,7 @@ def build_plan(spec: str, seed: int, *, max_context_tokens: int) -> Plan:
     does not fit; UnreadableInput for a log.
     """
     name, _, text = spec.strip().partition(":")
-    arriving = next((item for item in ARRIVAL_WORKLOADS if item.name == name), None)
+    arriving = arrival_workload(spec)
     if arriving is not None:
         return _plan_arrivals(arriving, text, seed, max_context_tokens)
     workload = next((item for item in WORKLOADS if item.name == name), None)
@@ -85,16 +87,23 @@ def build_plan(spec: str, seed: int, *, max_context_tokens: int) -> Plan:
     return Plan(spec=canonical(name, options), seed=seed, requests=tuple(workload.requests(options, seed)))
 
 
-def is_arrival_workload(spec: str) -> bool:
-    """Whether `spec` names a workload of arrivals, whose prompts are cut where they do not fit."""
-    return spec.strip().partition(":")[0] in {item.name for item in ARRIVAL_WORKLOADS}
+def arrival_workload(spec: str) -> ArrivalWorkload | None:
+    """The workload of arrivals that `spec` names, whose prompts are cut where they do not fit; None for another.
+
+    Raises UsageProblem where options of two workloads are mixed.
+    """
+    if names_a_log(spec):
+        return _AGENT_LOG
+    name = spec.strip().partition(":")[0]
+    return next((item for item in ARRIVAL_WORKLOADS if item.name == name), None)
 
 
 def _plan_arrivals(workload: ArrivalWorkload, text: str, seed: int, max_context_tokens: int) -> Plan:
     options = parse_options(workload.name, workload.options_type, text)
     arrivals = fitted(checked(workload.name, workload.arrivals(options, seed)), max_context_tokens)
     bounded(workload.name, arrivals.frame.height)
-    requests = tuple(requests_of(arrivals, seed))
+    source = arrivals.prompts
+    requests = tuple(requests_of(arrivals, seed) if source is None else source.requests(arrivals.frame, seed))
     return Plan(spec=canonical(workload.name, options), seed=seed, requests=requests, notes=arrivals.notes)
 
 

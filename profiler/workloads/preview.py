@@ -7,7 +7,7 @@ import json
 from profiler.workloads.arrivals import Arrivals, planned_arrivals
 from profiler.workloads.describe import describe
 from profiler.workloads.describe_text import description_lines, head_lines
-from profiler.workloads.plan import build_plan, is_arrival_workload
+from profiler.workloads.plan import arrival_workload, build_plan
 from profiler.workloads.synthesis import fitted
 from traces.errors import UsageProblem
 
@@ -48,7 +48,7 @@ def _arrivals(spec: str, seed: int, context_tokens: int | None) -> Arrivals:
     arrivals = planned_arrivals(spec, seed)
     if context_tokens is None:
         return arrivals
-    if not is_arrival_workload(spec):  # these are refused where they do not fit, not cut
+    if arrival_workload(spec) is None:  # these are refused where they do not fit, not cut
         build_plan(spec, seed, max_context_tokens=context_tokens)
         return arrivals
     return fitted(arrivals, context_tokens)

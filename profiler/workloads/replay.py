@@ -51,7 +51,7 @@ class ReplayWorkload:
         """Raises UsageProblem without a path, UnreadableInput where it holds no log."""
         if not options.path:
             raise UsageProblem("workload replay has no log", hint="write replay:path=FILE")
-        path = _located(options.path)
+        path = located(options.path, self.name)
         wanted = LogOptions(
             bad_rows=options.bad_rows, block_tokens=options.block_tokens or None, ns_per_unit=_UNIT_NS[options.unit],
             first=options.first or None,
@@ -66,11 +66,11 @@ class ReplayWorkload:
         return transformed(arrivals, options)
 
 
-def _located(text: str) -> Path:
+def located(text: str, workload: str) -> Path:
     """The file named, `~` taken for the home directory: behind `path=` no shell does that."""
     try:
         if "\0" in text:
-            raise UsageProblem("a path has no NUL in it", hint="write replay:path=FILE")
+            raise UsageProblem("a path has no NUL in it", hint=f"write {workload}:path=FILE")
         return Path(text).expanduser()
     except RuntimeError as error:
         raise UsageProblem(f"cannot read {text}: {error}", hint="write the path out") from error

@@ -56,12 +56,7 @@ def fitted(arrivals: Arrivals, max_context_tokens: int) -> Arrivals:
 
 def requests_of(arrivals: Arrivals, seed: int) -> Iterator[PlannedRequest]:
     """The requests with their prompts. Raises UsageProblem where the prompts are too long in all."""
-    total = int(arrivals.frame["input_tokens"].sum())
-    if total > MOST_TOKENS:
-        raise UsageProblem(
-            f"the prompts have {total:,} tokens in all, more than {MOST_TOKENS:,}",
-            hint="take fewer (--first N) or shorter ones (--length-scale 0.1)",
-        )
+    within_memory(int(arrivals.frame["input_tokens"].sum()))
     texts = _Texts.of(arrivals, seed)
     for row in arrivals.frame.iter_rows(named=True):
         session = row["session_id"]
@@ -75,6 +70,15 @@ def requests_of(arrivals: Arrivals, seed: int) -> Iterator[PlannedRequest]:
             max_tokens=max(1, row["output_tokens"]),
             tool_wait_ns=row["tool_wait_ns"] or 0,
             think_ns=row["think_ns"] or 0,
+        )
+
+
+def within_memory(total_tokens: int) -> None:
+    """Raises UsageProblem where the prompts of a plan have more than MOST_TOKENS."""
+    if total_tokens > MOST_TOKENS:
+        raise UsageProblem(
+            f"the prompts have {total_tokens:,} tokens in all, more than {MOST_TOKENS:,}",
+            hint="take fewer (--first N) or shorter ones (--length-scale 0.1)",
         )
 
 

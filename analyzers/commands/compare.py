@@ -1,0 +1,60 @@
+"""`compare`: what differs between runs, and what of it is more than noise."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from analyzers.commands.options import echo_json, json_option, limit_option
+from traces.errors import UsageProblem
+
+_PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s*%")
+
+
+def _share(text: str | None, option: str) -> float | None:
+    """`5%` as 0.05. Raises UsageProblem: a bare number could mean either."""
+    if text is None:
+        return None
+    match = _PERCENT.fullmatch(text.strip())
+    if match is None:
+        raise UsageProblem(f"cannot read {option} {text}", hint=f"a share in percent: {option} 5%")
+    return float(match[1]) / 100
+
+
+@click.command()
+@click.argument("base", metavar="BASE")
+@click.argument("candidates", metavar="CAND...", nargs=-1, required=True)
+@click.option(
+    "--gate",
+    metavar="SHARE",
+    help="Exit 6 where latency, throughput, steps or phases are worse by more than this, such as 5%.",
+)
+@click.option(
+    "--drift",
+    metavar="SHARE",
+    help="What equal passes may differ by on this machine.  [default: 30%, more where they are short]",
+)
+@limit_option(8)
+@json_option
+def compare(
+    base: str, candidates: tuple[str, ...], gate: str | None, drift: str | None, limit: int, as_json: bool
+) -> None:
+    """What differs between BASE and each CAND: capture, configuration, hardware, workload, and what of the numbers is more than noise.
+
+    A side is PATH[#run_id][@pass,pass…], several joined by `+`; passes and runs of one side are repeats of the same thing, and a
+    pass may be a pattern (`run@a*`). Without @: the control pass, else all passes. Docs: docs/compare.md.
+
+    --json: `pairs` (per candidate `differences`, `rows` with verdict, change and interval, `cautions`), `tripped`, `confidence`.
+    Times in ns, changes as shares of 1 (of shares: their difference), unknown is null.
+    """
+    from analyzers.compare import GateTripped, Question, compare
+    from analyzers.report.compare_text import compare_lines
+
+    question = Question(gate=_share(gate, "--gate"), drift=_share(drift, "--drift"))
+    result = compare(base, candidates, question)
+    echo_json(result.to_dict()) if as_json else click.echo("\n".join(compare_lines(result, limit=limit)))
+    if result.tripped:
+        raise GateTripped(
+            f"the gate of {gate} tripped: {'; '.join(result.tripped[:5])}", hint="see the rows that are worse"
+        )
