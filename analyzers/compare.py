@@ -157,7 +157,7 @@ def _cautions(base: Side, cand: Side, plan: Design, terms: Terms, reason: str | 
             f"the shortest pass is {shortest / 1e9:.1f} s: what else the machine does averages out less than over "
             f"{LONG_NS // 10**9} s, and more is allowed for it"
         )
-    if base.recorded and cand.recorded and plan.rounds:
+    if plan.rounds and all(part.read("devices").height for side in (base, cand) for part in side.parts):
         found.append("device numbers are of one recorded window a side: they have the allowance for drift")
     stores = {part.store.path for side in (base, cand) for part in side.parts}
     if len(stores) > 1 and len(base.parts) == len(cand.parts) == 1:

@@ -14,9 +14,7 @@ from analyzers.step_law import WORK, Floats, solved
 
 _TRIED = 81
 _CHI_95 = 3.84  # of one free price
-_REFITS = 4
-_OUTLYING = 3 * 1.4826  # median deviations from which on a step is held to be disturbed (three of a normal spread)
-_LEAST_SPREAD = 1e-3  # share of a step: below it nothing is disturbed
+_REFITS = 2
 _EXACT = 1e-7  # share of the times' squares that no fit can be asked to explain: rounding to whole ns
 
 
@@ -28,18 +26,11 @@ def base_range(steps: pl.DataFrame) -> tuple[float, float]:
     work = work / np.where(scale > 0, scale, 1.0)
     bases = np.linspace(0, float(np.quantile(time, 0.9)), _TRIED)
     weight = np.maximum(time, np.median(time) / 10 + 1) ** -2.0
-    seen = time
-    squares = _squares(work, seen, weight, bases)
-    for _ in range(_REFITS):
+    squares = _squares(work, time, weight, bases)
+    for _ in range(_REFITS):  # long steps are off by more: weigh by what is expected, not by what happened
         at = int(np.argmin(squares[0]))
-        expected = bases[at] + work @ squares[1][at]
-        # what disturbs a step stretches it: long ones are off by more, and a few by much more, which tell nothing of prices
-        weight = np.maximum(expected, np.median(time) / 10 + 1) ** -2.0
-        off = (time - expected) * np.sqrt(weight)
-        most = _OUTLYING * float(np.median(np.abs(off - np.median(off)))) + 1e-12
-        seen = expected + np.clip(off, -most, most) / np.sqrt(weight) if most > _LEAST_SPREAD else time
-        squares = _squares(work, seen, weight, bases)
-    time = seen
+        weight = np.maximum(bases[at] + work @ squares[1][at], np.median(time) / 10 + 1) ** -2.0
+        squares = _squares(work, time, weight, bases)
     least = float(squares[0].min())
     whole = float((weight * time * time).sum())
     allowed = least + max(_CHI_95 * least / max(len(time) - len(WORK) - 1, 1), _EXACT * whole)

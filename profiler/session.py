@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from profiler.calibrate import known_or_measured
 from profiler.capture import StopTimeout
 from profiler.config import ProfileConfig
-from profiler.engines.base import Launch
+from profiler.engines.base import SECRET, Launch
 from profiler.engines.registry import find_engine
 from profiler.facts import RunFacts
 from profiler.interpreter import Interpreter, device_kind, inspect_interpreter, require_engine
@@ -74,7 +74,8 @@ def prepared(config: ProfileConfig, plan: Plan, observer: Observer) -> Stages:
         _write_inputs(run, config, plan)
         launch = _launch(config, run, interpreter, kind, model=model, local=local)
         env = engine.environment(launch, dict(os.environ))
-        facts.argv, facts.env = engine.argv(launch), env
+        facts.argv = engine.argv(launch)
+        facts.env = {name: value for name, value in env.items() if name != SECRET}
         facts.manifest().write(run.root)
     process = EngineProcess(facts.argv, env, run_id=facts.run_id, log_path=run.log)
     telemetry = Telemetry(

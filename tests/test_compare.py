@@ -133,14 +133,13 @@ def test_a_factor_of_two_is_found_with_the_right_sign_and_the_truth_inside(
     passes = [Pass(name=f"{'ab'[at % 2]}{at}", start_s=30 * at, slow=slow if at % 2 else 1.0) for at in range(6)]
     path = write("turns", *passes)
     found = pair(f"{path}@a*", f"{path}@b*", gate=0.05)
-    timed = [
-        item for item in found.rows if item.metric_id.startswith(("latency.", "steps.")) and item.change is not None
-    ]
+    timed = [item for item in found.rows if item.unit == "ns" and item.change is not None]
     assert len(timed) >= 6
     for item in timed:
         assert item.verdict == word, item
         assert item.low is not None and item.high is not None and item.low <= slow - 1 <= item.high, item
         assert item.gated == (word == WORSE)
+    assert row(found, "steps.engine.prefill_tokens_per_step").verdict == SAME, "the steps are as large as before"
 
 
 def test_device_numbers_find_a_factor_of_three_in_steps_phases_and_kernels(write: Write) -> None:

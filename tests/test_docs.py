@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import click
+import duckdb
 import pytest
 from test_commands import served_run, small_trace
 from trace_builder import DECODE, MIXED, MS, US, TraceBuilder
@@ -23,7 +24,8 @@ from traces.store import TraceStore, table_names
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WRITTEN = [page for page in PAGES if page.name not in ("cli.md", "data-dictionary.md")]
-NEEDS_AN_ENGINE = ("profile", "doctor", "attach", "calibrate")
+NEEDS_AN_ENGINE = ("profile", "doctor", "attach", "calibrate", "prove")
+A_RUN = ("RUN", "runs/…")  # what stands for any run
 
 
 def commands(page: Path) -> list[str]:
@@ -74,6 +76,12 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with contextlib.chdir(folder), pytest.raises(SystemExit) as stopped:
             cli.main(["ingest", *arguments, "--quiet"])
         assert stopped.value.code == 0
+    (folder / "trace.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n")
+    with duckdb.connect(str(folder / "run.duckdb")) as con:  # as of a loop whose prompts were kept
+        con.execute(
+            "INSERT INTO reuse (run_id, request_id, piece, start_token, tokens) SELECT run_id, request_id, 'fresh', 0, prompt_tokens "
+            "FROM requests"
+        )
     return folder
 
 
@@ -81,7 +89,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_command_of_the_documents_runs(
     page: str, line: str, desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = shlex.split(line)[1:]
+    words = ["run.duckdb" if word in A_RUN else word for word in shlex.split(line)[1:]]
     if words[0] in NEEDS_AN_ENGINE:  # its options, at least
         root = cli.stepscope.make_context("stepscope", [words[0]])
         command = cli.stepscope.get_command(root, words[0])

@@ -27,25 +27,25 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="no vLLM in this environment"),
 ]
 
-BASE = "agent:sessions=1,turns=4,system=300,tools=5,tool=180,task=60,observation=160,output=8,tool_wait=0.02,stagger=0"
+BASE = "agent:sessions=1,turns=5,system=300,tools=5,tool=180,task=60,observation=320,output=8,tool_wait=0.02,stagger=0"
 BLOCK = 32
 CONTEXT = 4096
 
 # what is planted: pass → workload
 PLANTED = {
-    "clean": BASE.replace("turns=4", "turns=8"),
+    "clean": BASE.replace("turns=5", "turns=8"),
     "timestamp": f"{BASE},timestamp=head",
     "timestamp_tail": f"{BASE},timestamp=tail",
     "tools": f"{BASE},shuffle_tools=yes",
     "edited": f"{BASE},edit_at=2",
     "reasoning": f"{BASE},reasoning=64",
-    "compaction": BASE.replace("turns=4", "turns=6") + ",compact=1000",
+    "compaction": BASE.replace("turns=5", "turns=7") + ",compact=1200",
     "documents": f"{BASE},documents=2,document=150",
     "documents_tail": f"{BASE},documents=2,document=150,documents_at=tail",
     "subagents": f"{BASE},subagents=2",
     "subagents_apart": f"{BASE},subagents=2,inherit=no",
 }
-CROWDED = BASE.replace("sessions=1", "sessions=4").replace("tools=5", "tools=0")
+CROWDED = "agent:sessions=4,turns=4,system=300,tools=0,task=60,observation=160,output=8,tool_wait=0.02,stagger=0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -318,7 +318,7 @@ def test_command_prints_tables_and_json() -> None:
     decoded = json.loads(answer.output)
     assert decoded["prediction"]["prefill"]["floor_s"] == near(0.139)
     assert decoded["question"]["prompt"] == 3000
-    assert decoded == json.loads(json.dumps(asdict(expected(prompt=3000, convention="textbook"))))
+    assert decoded == {"version": 1, **json.loads(json.dumps(asdict(expected(prompt=3000, convention="textbook"))))}
 
 
 def test_every_section_is_printed() -> None:

@@ -413,8 +413,8 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 def test_the_command_writes_a_page_and_says_so(run: Run, full: Path, tmp_path: Path) -> None:
     code, out, err = run("report", full)
-    assert (code, out) == (0, "")
-    assert "wrote report.html (2." in err
+    assert (code, out) == (0, "report.html\n")
+    assert re.fullmatch(r"warning: message\n2\.\d MB\n", err)
     again = tmp_path / "deep" / "page.html"
     assert run("report", full, "-o", again, "--quiet", "--plotly", "cdn")[2] == "warning: message\n"
     assert again.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
@@ -437,6 +437,10 @@ def test_a_page_replaces_another_whole(tmp_path: Path) -> None:
     assert write_page(target, "é\ud800") == 3
     assert target.read_bytes() == "é?".encode()
     assert [item.name for item in tmp_path.iterdir()] == ["page.html"]
+    link = tmp_path / "link.html"
+    link.symlink_to(target)
+    write_page(link, "through")
+    assert link.is_symlink() and target.read_text() == "through", "such as /dev/stdout, which must stay"
     with pytest.raises(UsageProblem):
         write_page(tmp_path / ("x" * 300), "")
 

@@ -63,7 +63,9 @@ class RunManifest:
     seed: int | None = None
     workload: dict[str, Any] = field(default_factory=dict)
     engine_argv: list[str] = field(default_factory=list)
-    engine_args: list[str] | None = None  # K=V or K as the user gave them: with them, workload and seed a run is repeated
+    engine_args: list[str] | None = (
+        None  # K=V or K as the user gave them: with them, workload and seed a run is repeated
+    )
     engine_env: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     passes: list[PassRecord] = field(default_factory=list)

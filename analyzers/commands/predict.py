@@ -54,4 +54,5 @@ def predict(as_json: bool, **words: Any) -> None:
     from analyzers.scenario import asked, expect
 
     expected = expect(*asked(words))
-    echo_json({"version": JSON_VERSION, **asdict(expected)}) if as_json else click.echo("\n".join(predict_lines(expected)))
+    told = {"version": JSON_VERSION, **asdict(expected)}
+    echo_json(told) if as_json else click.echo("\n".join(predict_lines(expected)))

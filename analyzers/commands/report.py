@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from analyzers.commands.options import opened, run_argument
-from traces.printable import utf8
+from traces.printable import printable, utf8
 
 
 @click.command()
@@ -16,7 +16,7 @@ from traces.printable import utf8
               help="The page; an existing one is replaced.")  # fmt: skip
 @click.option("--plotly", type=click.Choice(["inline", "cdn"]), default="inline", show_default=True,
               help="Carry plotly.js in the file, or load it from plotly's server (2 MB less, needs a network).")  # fmt: skip
-@click.option("--quiet", "-q", is_flag=True, help="Do not name the file.")
+@click.option("--quiet", "-q", is_flag=True, help="Do not say how large it is.")
 def report(run: str, out: Path, plotly: str, quiet: bool) -> None:
     """RUN as one HTML page that needs no network: verdict, time budget, roofline, timeline, requests, kernels.
 
@@ -29,5 +29,7 @@ def report(run: str, out: Path, plotly: str, quiet: bool) -> None:
     with opened(run) as store:
         values = read_report(store)
     size = write_page(out, page(values, plotly))
+    if out.is_file() and not out.is_symlink():  # where the page itself went to stdout, nothing else does
+        click.echo(printable(utf8(str(out))))
     if not quiet:
-        click.echo(f"wrote {utf8(str(out))} ({size / 1e6:.1f} MB)", err=True)
+        click.echo(f"{size / 1e6:.1f} MB", err=True)

@@ -19,9 +19,9 @@ LOWER, HIGHER, NEITHER = "lower", "higher", None
 class Metric:
     """A number of both sides: a sample per pass (or recorded run), or `withheld`: why there is none.
 
-    `metric_id` is stable. `unit`: 'ns', 'tokens/s', 'share'. `better`: which direction is, or None. `timed`: a clock has a
-    part in it, so that a drift of the machine is in it too. `shortest_ns`: the shortest pass or window of either side.
-    `common`: see effect.Noise. `note`: what it is of, or what to mind.
+    `metric_id` is stable. `unit`: 'ns', 'tokens/s', 'tokens', 'requests', 'share'. `better`: which direction is, or None.
+    `timed`: a clock has a part in it, so that a drift of the machine is in it too. `shortest_ns`: the shortest pass or window
+    of either side. `common`: see effect.Noise. `note`: what it is of, or what to mind.
     """
 
     metric_id: str

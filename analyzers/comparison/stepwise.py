@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from analyzers.comparison.metric import Metric
+from analyzers.comparison.metric import NEITHER, Metric
 from analyzers.comparison.sample import Ratio
 from analyzers.comparison.served import pass_starts, shortest_ns
 from analyzers.comparison.sides import Part, Side
@@ -36,9 +36,24 @@ def engine_steps(base: Side, cand: Side) -> Iterator[Metric]:
         return  # no step ledger: nothing is missing that the recording could have told
     made = [[with_strata(data) for data in side] for side in frames]
     starts, length = (pass_starts(base), pass_starts(cand)), shortest_ns((base, cand))
-    for kind in KINDS:
-        for metric in kind_metrics(kind, made[0], made[1], source="engine"):
-            yield replace(metric, starts=starts, shortest_ns=length)
+    metrics = [metric for kind in KINDS for metric in kind_metrics(kind, made[0], made[1], source="engine")]
+    for metric in (*metrics, *_sizes(made[0], made[1])):
+        yield replace(metric, starts=starts, shortest_ns=length)
+
+
+def _sizes(base: Sequence[pl.DataFrame], cand: Sequence[pl.DataFrame]) -> Iterator[Metric]:
+    """How large steps are: what chunk size, batch limits and the load make of them. Neither way is better."""
+    for column, name, title in (
+        ("prefill_tokens", "prefill_tokens_per_step", "prefill tokens of a step with prefill"),
+        ("decode_reqs", "decode_reqs_per_step", "decoding requests of a step with any"),
+    ):
+        sides = [[data.filter(pl.col(column) > 0).with_columns(one=1) for data in side] for side in (base, cand)]
+        if all(data.height for side in sides for data in side):
+            made = [[_blocked(data, column, "one") for data in side] for side in sides]
+            yield Metric(
+                metric_id=f"steps.engine.{name}", group="steps", title=title, unit="tokens" if "tokens" in name else "requests",
+                better=NEITHER, base=made[0], cand=made[1], units="blocks of steps",
+            )  # fmt: skip
 
 
 def kind_metrics(

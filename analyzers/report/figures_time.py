@@ -58,10 +58,12 @@ def phases_figure(data: dict[str, Any], run_id: str) -> Figure | None:
 
 
 def _per_token(kinds: list[dict[str, Any]], run_id: str) -> list[dict[str, Any]]:
-    traces = []
+    traces: list[dict[str, Any]] = []
     for phase, symbol in (("prefill", "circle"), ("decode", "square")):
         key = f"{phase}_ns_per_token"
         rows = [row for row in kinds if row[key]]
+        if not rows:  # an axis of categories without any cannot be drawn
+            continue
         traces.append(
             {
                 "type": "scatter",

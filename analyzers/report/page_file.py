@@ -15,7 +15,7 @@ def write_page(target: Path, content: str) -> int:
     try:
         if target.is_dir() or not target.name:
             raise UsageProblem(f"{target} is a directory", hint="give a file name, such as report.html")
-        if target.exists() and not target.is_file():  # /dev/stdout, a pipe: nothing to replace
+        if target.is_symlink() or (target.exists() and not target.is_file()):  # /dev/stdout, a pipe: nothing to replace
             target.write_bytes(data)
             return len(data)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+# Under which the hook makes keys of prompts; it dies with the engine's processes and is written nowhere.
+SECRET = "STEPSCOPE_LEDGER_SECRET"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:

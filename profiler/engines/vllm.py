@@ -7,7 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
-from profiler.engines.base import HttpCall, Launch, flags, named
+from profiler.engines.base import SECRET, HttpCall, Launch, flags, named
 
 HOOK_DIR = Path(__file__).resolve().parents[1] / "hooks" / "plugin"
 PLUGIN_NAME = "stepscope"
@@ -55,7 +55,7 @@ class Vllm:
             env["VLLM_CUSTOM_SCOPES_FOR_PROFILING"] = "1"  # ranges of preparing, forward, sampling, bookkeeping
         if launch.ledger_dir is not None:
             env["STEPSCOPE_LEDGER_DIR"] = str(launch.ledger_dir)
-            env["STEPSCOPE_LEDGER_SECRET"] = secrets.token_hex(16)
+            env[SECRET] = secrets.token_hex(16)
             rest = inherited.get("PYTHONPATH")
             env["PYTHONPATH"] = str(HOOK_DIR) + (os.pathsep + rest if rest else "")
             if "VLLM_PLUGINS" in inherited:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Labelled: TypeAlias = tuple[JsonObject, str]  # a message and what it is, as prompt_segments.role
 
-_KEPT_TURNS = 1  # that a compaction leaves as they are
+_KEPT_TURNS = 2  # that a compaction leaves as they are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
