@@ -15,6 +15,7 @@ CAUSES = ("prefix_changed", "evicted", "block_remainder", "caching_off", "other_
 # Lost for other reasons than the block remainder, as a share of the prompt tokens: below it a loop is healthy.
 HEALTHY_LOST = 0.01
 _PASSES = ("profiled", "control")  # device time is known of the profiled pass
+_WARM_UP = "warmup"
 _SUMMED = ("prompt_tokens", "output_tokens", "cached", "fresh", "resent_output", *CAUSES, "lost", "fresh_device_ns",
            "resent_device_ns", "lost_device_ns", "prefill_device_ns", "lost_energy_j", "energy_j", "queue_ns", "prefill_ns",
            "decode_ns", "tool_ns", "client_ns", "wall_ns")  # fmt: skip
@@ -61,7 +62,8 @@ def read_agents(store: TraceStore, pass_name: str | None = None) -> AgentsReport
     if pass_name is not None and pass_name not in passes:
         names = ", ".join(str(name) for name in passes if name is not None)
         raise UsageProblem(f"no pass {pass_name!r} in this run", hint=f"it has: {names or 'requests outside any pass'}")
-    chosen = pass_name or next((name for name in _PASSES if name in passes), passes[-1])
+    measured = [name for name in passes if name != _WARM_UP] or passes
+    chosen = pass_name or next((name for name in _PASSES if name in measured), measured[0])
     turns = store.named("agents_turns", "analyzers", **{"pass": chosen})  # "pass" is a word of Python
     known = turns.filter("accounted")
     if not known.height:

@@ -28,6 +28,7 @@ pytestmark = [
 ]
 
 BASE = "agent:sessions=1,turns=5,system=300,tools=5,tool=180,task=60,observation=320,output=8,tool_wait=0.02,stagger=0"
+LONG = BASE.replace("tools=5", "tools=1").replace("observation=320", "observation=640")
 BLOCK = 32
 CONTEXT = 4096
 
@@ -38,14 +39,15 @@ PLANTED = {
     "timestamp_tail": f"{BASE},timestamp=tail",
     "tools": f"{BASE},shuffle_tools=yes",
     "edited": f"{BASE},edit_at=2",
-    "reasoning": f"{BASE},reasoning=64",
-    "compaction": BASE.replace("turns=5", "turns=7") + ",compact=1200",
+    "reasoning": LONG + ",reasoning=64",
+    "compaction": LONG.replace("turns=5", "turns=7") + ",compact=2100",
     "documents": f"{BASE},documents=2,document=150",
     "documents_tail": f"{BASE},documents=2,document=150,documents_at=tail",
     "subagents": f"{BASE},subagents=2",
     "subagents_apart": f"{BASE},subagents=2,inherit=no",
 }
-CROWDED = "agent:sessions=4,turns=4,system=300,tools=0,task=60,observation=160,output=8,tool_wait=0.02,stagger=0"
+# Contexts of 289, 577, 865 and 1,153 tokens: a whole number of blocks and one token.
+CROWDED = "agent:sessions=4,turns=4,system=224,tools=0,task=60,observation=276,output=8,tool_wait=0.02,stagger=0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Trials:
     off = {"off": build_plan(BASE, 0, max_context_tokens=CONTEXT)}
     manifests = run_trials([
         trial(folder / "planted", planted),
-        trial(folder / "crowded", crowded, "max-model-len=1152", "num-gpu-blocks-override=37"),
+        trial(folder / "crowded", crowded, "max-model-len=1184", "num-gpu-blocks-override=37"),
         trial(folder / "off", off, "no-enable-prefix-caching"),
     ], Silent())  # fmt: skip
     assert [manifest.status for manifest in manifests] == ["complete"] * 3
@@ -147,7 +149,7 @@ def test_a_subagent_that_inherits_reuses_its_parents_prefix(trials: Trials) -> N
 def test_the_pieces_tile_every_prompt_and_agree_with_the_engine(trials: Trials) -> None:
     for engine in ("planted", "crowded", "off"):
         rows = trials.rows(engine, """
-            SELECT q.pass, q.prompt_tokens, q.cached_tokens, sum(r.tokens)::BIGINT AS tiled,
+            SELECT q.request_id, q.prompt_tokens, q.cached_tokens, sum(r.tokens)::BIGINT AS tiled,
                 coalesce(sum(r.tokens) FILTER (WHERE piece = 'cached'), 0)::BIGINT AS cached,
                 count(*) FILTER (WHERE r.start_token <> r.before) AS holes
             FROM requests AS q

@@ -118,10 +118,11 @@ def _growth(report: AgentsReport) -> list[str]:
     def grown(name: str, show: Any) -> str:
         return f"{show(first[name])} → {show(last[name])}"
 
-    return [
+    text = (
         f"from turn {first['turn']} to turn {last['turn']} (medians): prompt {grown('prompt_tokens', count)} tokens, "
         f"TTFT {grown('ttft_ns', duration)}, prefill {grown('prefill_device_ns', duration)} of device time"
-    ]  # fmt: skip
+    )
+    return [text]
 
 
 def _notes(report: AgentsReport) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 # Under which the hook makes keys of prompts; it dies with the engine's processes and is written nowhere.
-SECRET = "STEPSCOPE_LEDGER_SECRET"
+SECRET = "STEPSCOPE_LEDGER_SECRET"  # noqa: S105 - its name, not its value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
