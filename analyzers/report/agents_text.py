@@ -31,8 +31,10 @@ def _title(report: AgentsReport) -> list[str]:
     total = report.total
     which = f"{shown(report.pass_name, 40)} pass" if report.pass_name else "all requests"
     lines = [
-        f"{which} of {shown(report.run_id, 40)}: {len(report.sessions)} sessions, {count(total['turns'])} turns, "
-        f"{count(total['prompt_tokens'])} prompt tokens, hit ratio {percent(total['hit_ratio'])}"
+        (
+            f"{which} of {shown(report.run_id, 40)}: {len(report.sessions)} sessions, {count(total['turns'])} turns, "
+            f"{count(total['prompt_tokens'])} prompt tokens, hit ratio {percent(total['hit_ratio'])}"
+        )
     ]
     avoidable = total["lost"] - total["block_remainder"]
     if report.healthy:
