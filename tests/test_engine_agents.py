@@ -216,3 +216,5 @@ def test_no_text_of_a_prompt_is_kept(trials: Trials) -> None:
     for path in trials.folder.rglob("*"):
         if path.is_file() and path.name not in ("engine.log",):
             assert secret.encode() not in path.read_bytes(), path
+        if path.name == "manifest.json":
+            assert "LEDGER_SECRET" not in path.read_text()
