@@ -118,7 +118,7 @@ def ingest_once(paths: Sequence[str], target: Path, options: IngestOptions) -> I
 @contextmanager
 def _spill(target: Path) -> Iterator[Path]:
     """Where DuckDB may put what does not fit into memory; emptied once the database is closed."""
-    spill = target.with_name(f".{target.name}.spill-{secrets.token_hex(4)}")
+    spill = target.parent / f".{target.name}.spill-{secrets.token_hex(4)}"
     try:
         yield spill
     finally:
