@@ -40,7 +40,7 @@ PLANTED = {
     "tools": f"{BASE},shuffle_tools=yes",
     "edited": f"{BASE},edit_at=2",
     "reasoning": LONG + ",reasoning=64",
-    "compaction": LONG.replace("turns=5", "turns=7") + ",compact=2100",
+    "compaction": LONG.replace("turns=5", "turns=6") + ",compact=2100",
     "documents": f"{BASE},documents=2,document=150",
     "documents_tail": f"{BASE},documents=2,document=150,documents_at=tail",
     "subagents": f"{BASE},subagents=2",
