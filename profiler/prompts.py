@@ -9,6 +9,7 @@ tail key    of a segment from the token to the segment's end: equal keys mean eq
 
 from __future__ import annotations
 
+import io
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -125,7 +126,9 @@ class PromptStore:
         rows = pl.DataFrame([_row(prompt, keys) for prompt in self.prompts], schema=_SCHEMA)
         scratch = path.with_name(path.name + ".part")
         try:
-            rows.write_parquet(scratch, compression="uncompressed")  # keys do not compress
+            packed = io.BytesIO()  # what polars raises on a full disk is no OSError
+            rows.write_parquet(packed, compression="uncompressed")  # keys do not compress
+            scratch.write_bytes(packed.getbuffer())
             scratch.replace(path)
         except OSError as error:
             scratch.unlink(missing_ok=True)

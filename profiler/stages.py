@@ -20,7 +20,7 @@ from profiler.rundir import RunDir
 from profiler.segments import find_segments
 from profiler.server import Server
 from profiler.telemetry import Telemetry
-from traces.errors import EngineFailed
+from traces.errors import EngineFailed, UsageProblem
 from traces.manifest import PassRecord
 
 if TYPE_CHECKING:
@@ -126,8 +126,11 @@ class Stages:
             self._warn(f"{known.unknown} prompts whose messages could not be located: {known.reason}")
 
     def _write_prompts(self) -> None:
-        if self.prompts.prompts:
-            self.prompts.write(self.run_dir.prompts)
+        try:
+            if self.prompts.prompts:
+                self.prompts.write(self.run_dir.prompts)
+        except UsageProblem as error:  # a full disk: what the run failed of, or has recorded, comes first
+            self._warn(error.message)
         if self.prompts.left_out:
             self._warn(
                 f"{self.prompts.left_out} prompts were not kept for the analysis of reuse: too many tokens in all"
