@@ -83,7 +83,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Trials:
     off = {"off": build_plan(BASE, 0, max_context_tokens=CONTEXT)}
     manifests = run_trials([
         trial(folder / "planted", planted),
-        trial(folder / "crowded", crowded, "max-model-len=1184", "num-gpu-blocks-override=37"),
+        trial(folder / "crowded", crowded, "max-model-len=1184", "num-gpu-blocks-override=38"),
         trial(folder / "off", off, "no-enable-prefix-caching"),
     ], Silent())  # fmt: skip
     assert [manifest.status for manifest in manifests] == ["complete"] * 3
