@@ -49,11 +49,12 @@ def test_the_roofs_are_those_measured_before_the_run(llama_run: EngineRun) -> No
     measured = calibration(llama_run)
     (device,) = llama_run.rows("SELECT peak_flops, peak_bandwidth, peak_source, ridge FROM devices")
     assert device["peak_source"] == "calibrated"
-    assert device["peak_flops"] == measured.peak_flops("bf16")
+    (run,) = llama_run.rows("SELECT dtype FROM runs")
+    assert device["peak_flops"] == measured.peak_flops({"bfloat16": "bf16", "float32": "fp32"}[run["dtype"]])
     assert device["peak_bandwidth"] == measured.peak_bandwidth
     assert device["ridge"] == pytest.approx(device["peak_flops"] / device["peak_bandwidth"])
     (covered,) = llama_run.rows("SELECT sum(cost_coverage * busy_ns) / sum(busy_ns) AS share FROM steps")
-    llama_run.holds(covered["share"] > 0.95, f"only {covered['share']:.0%} of the time has a possible cost")
+    assert covered["share"] > 0.95
 
 
 def test_large_products_come_near_the_roof(llama_run: EngineRun) -> None:
@@ -88,8 +89,8 @@ def test_what_is_faster_than_possible_is_flagged_and_has_no_verdict(llama_run: E
 def test_decode_is_limited_by_the_memory(llama_run: EngineRun) -> None:
     (found,) = llama_run.rows(OF_KIND)
     assert found["n"] > 25
-    llama_run.holds(found["memory_side"] == found["n"], f"decode steps: {found}")
-    llama_run.holds(found["intensity"] < found["ridge"] / 3, f"decode steps: {found}")
+    assert found["memory_side"] == found["n"]
+    assert found["intensity"] < found["ridge"] / 3
     llama_run.holds(found["memory_bound"] > found["n"] / 2, f"decode steps: {found}")
 
 
