@@ -23,8 +23,10 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="no vLLM in this environment"),
 ]
 
+# Sessions begin apart: of two that begin together either may be the one that computes the common prefix, and then equal
+# passes differ in how much of it is fresh.
 PLAN = (
-    "agent:sessions=8,turns=3,system=200,tools=1,tool=200,task=40,observation=200,output=8,tool_wait=0.02,stagger=0.1"
+    "agent:sessions=8,turns=3,system=200,tools=1,tool=200,task=40,observation=200,output=8,tool_wait=0.02,stagger=0.5"
 )
 LONGER = PLAN.replace("observation=200", "observation=400")
 EQUAL = 3  # pairs

@@ -159,9 +159,7 @@ def _of_counts(passes: Effect, base: Sequence[Sample], cand: Sequence[Sample], s
     if units is None:
         return None
     wider = units if units.error >= passes.error else passes
-    return replace(
-        passes, error=wider.error, freedom=min(units.freedom, passes.freedom) if wider.error else units.freedom
-    )
+    return replace(passes, error=wider.error, freedom=wider.freedom)  # an error is as sure as what it was told from
 
 
 def _of_passes(base: list[float], cand: list[float], scale: Scale, noise: Noise, plan: Design) -> Effect:
