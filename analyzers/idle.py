@@ -35,7 +35,8 @@ def fill(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
     _believe_requests(con, run_id)
     _run(con, "idle_next", "idle_names", "idle_moments")
     con.execute("SET VARIABLE idle_has_forward = EXISTS (FROM idle_moment WHERE forward_ns IS NOT NULL)")
-    for (block,) in con.execute("SELECT DISTINCT block FROM idle_gap ORDER BY block").fetchall():
+    _run(con, "idle_launched")
+    for (block,) in con.execute("SELECT DISTINCT block FROM idle_part ORDER BY block").fetchall():
         con.execute("SET VARIABLE idle_block = ?", [block])
         _run(con, *_BLOCK)
     _run(con, "idle_store")
