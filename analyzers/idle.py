@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import duckdb
 
+from traces.patience import run_sql
 from traces.rows import first_row
 from traces.store import named_sql
 
@@ -11,7 +12,6 @@ LATENCY_NS = 15_000  # what a launched activity may take to begin; longer, and i
 BACK_TO_BACK_NS = 1_000_000  # between two launches outside every range: longer, and the thread did something else
 MOST_CONTRADICTED = 0.05  # of busy time outside every request: beyond it the request log is not of this recording
 BLOCK_GAPS = 10_000  # gaps worked on at a time
-MOST_MEMORY_BYTES = 16 * 2**30  # what it may ask for in the end
 
 _TABLES = ("gap", "engine", "part", "lane", "name", "moment", "range", "mark", "segment", "piece")
 _BLOCK = ("idle_ranges", "idle_marks", "idle_segments", "idle_pieces")
@@ -31,39 +31,17 @@ def fill(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
         "CREATE OR REPLACE TEMP TABLE idle_piece "
         "(gap_id BIGINT, rank INTEGER, device INTEGER, start_ns BIGINT, end_ns BIGINT, cause VARCHAR, detail VARCHAR)"
     )
-    _run(con, "idle_gaps", "idle_engine")
+    run_sql(con, "idle_gaps", "idle_engine", package="analyzers")
     _believe_requests(con, run_id)
-    _run(con, "idle_next", "idle_names", "idle_moments")
+    run_sql(con, "idle_next", "idle_names", "idle_moments", package="analyzers")
     con.execute("SET VARIABLE idle_has_forward = EXISTS (FROM idle_moment WHERE forward_ns IS NOT NULL)")
-    _run(con, "idle_launched")
+    run_sql(con, "idle_launched", package="analyzers")
     for (block,) in con.execute("SELECT DISTINCT block FROM idle_part ORDER BY block").fetchall():
         con.execute("SET VARIABLE idle_block = ?", [block])
-        _run(con, *_BLOCK)
-    _run(con, "idle_store")
+        run_sql(con, *_BLOCK, package="analyzers")
+    run_sql(con, "idle_store", package="analyzers")
     for table in _TABLES:
         con.execute(f"DROP TABLE IF EXISTS temp.idle_{table}")
-
-
-def _run(con: duckdb.DuckDBPyConnection, *names: str) -> None:
-    """Run SQL files; a statement that the memory limit is too small for is run again with twice as much, as in linking."""
-    for statement in [item for name in names for item in con.extract_statements(named_sql(name, "analyzers"))]:
-        while True:
-            try:
-                con.execute(statement)
-            except duckdb.OutOfMemoryException:
-                limit = _memory_bytes(con)
-                if limit >= MOST_MEMORY_BYTES:
-                    raise
-                con.execute(f"SET memory_limit = '{2 * limit}B'")
-            else:
-                break
-
-
-def _memory_bytes(con: duckdb.DuckDBPyConnection) -> int:
-    """DuckDB's memory limit, which it gives as '122.0 MiB'."""
-    row = first_row(con.execute("SELECT current_setting('memory_limit')"))
-    number, unit = str(row[0]).split() if row else ("0", "B")
-    return int(float(number) * 1024 ** ("bytes", "KiB", "MiB", "GiB", "TiB").index(unit))
 
 
 def _believe_requests(con: duckdb.DuckDBPyConnection, run_id: str) -> None:

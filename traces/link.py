@@ -13,12 +13,12 @@ import duckdb
 import pyarrow as pa
 
 from traces import health, labels
+from traces.patience import run_sql
 from traces.readers.staging import LOG_TABLES
 from traces.rows import first_row
 from traces.store import named_sql
 from traces.sweep import Sweep
 
-MOST_MEMORY_BYTES = 16 * 2**30  # what linking may ask for in the end
 _SQL_TYPES = {"uint32": "UINTEGER", "int64": "BIGINT", "string": "VARCHAR", "double": "DOUBLE", "bool": "BOOLEAN",
               "list<item: uint64>": "UBIGINT[]", "list<item: string>": "VARCHAR[]", "list<item: int64>": "BIGINT[]"}  # fmt: skip
 
@@ -46,26 +46,20 @@ def link(con: duckdb.DuckDBPyConnection, context: LinkContext) -> None:
     _set_variables(con, context)
     _parse_labels(con)
     cpu = _is_cpu_recording(con)
-    _run(con, "link_cpu_activities" if cpu else "link_activities")
+    run_sql(con, "link_cpu_activities" if cpu else "link_activities")
     health.quarantine(con)
-    _run(con, "link_launches", "link_labels")
+    run_sql(con, "link_launches", "link_labels")
     _merge_labels(con)
-    _run(con, "link_steps_python", "link_steps_sampler", "link_steps_period")
-    _run(con, "link_steps", "link_ledger")
+    run_sql(con, "link_steps_python", "link_steps_sampler", "link_steps_period")
+    run_sql(con, "link_steps", "link_ledger")
     if not _count(con, "stage.step"):
-        _run(con, "link_ledger_only")
-    _run(con, "link_kernels")
+        run_sql(con, "link_ledger_only")
+    run_sql(con, "link_kernels")
     outside = _sweep(con, context.run_id)
-    _run(con, "store_kernels", "store_host", "link_step_rows", "link_devices")
+    run_sql(con, "store_kernels", "store_host", "link_step_rows", "link_devices")
     if outside:
-        _run(con, "step_idle")
-    _run(con, "link_ledger_phases", "link_requests", "link_prompts", "link_telemetry")
-
-
-def _run(con: duckdb.DuckDBPyConnection, *names: str) -> None:
-    for name in names:
-        for statement in con.extract_statements(named_sql(name)):
-            _execute(con, statement)
+        run_sql(con, "step_idle")
+    run_sql(con, "link_ledger_phases", "link_requests", "link_prompts", "link_telemetry")
 
 
 def _sweep(con: duckdb.DuckDBPyConnection, run_id: str) -> bool:
@@ -73,40 +67,15 @@ def _sweep(con: duckdb.DuckDBPyConnection, run_id: str) -> bool:
     sweep = Sweep(con, run_id)
     row = first_row(con.execute("SELECT current_setting('preserve_insertion_order')"))
     con.execute("SET preserve_insertion_order = true")  # the timeline is stored and read in order
-    _run(con, "link_window")
+    run_sql(con, "link_window")
     sweep.run()
     con.execute(f"SET preserve_insertion_order = {str(bool(row and row[0])).lower()}")
     if not sweep.in_turn:
-        _run(con, "link_busy")
+        run_sql(con, "link_busy")
     outside = _count(con, "stage.activity WHERE valid") > sweep.activities
     if outside:
         con.execute("DELETE FROM stage.step_gap")
     return outside
-
-
-def _execute(con: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
-    """Run a statement; where the memory limit is too small for it, double the limit and run it again.
-
-    A window over one device is held in memory as a whole, so the least limit that suffices depends on the recording; a
-    failed statement leaves nothing behind.
-    """
-    while True:
-        try:
-            con.execute(statement)
-        except duckdb.OutOfMemoryException:
-            row = first_row(con.execute("SELECT current_setting('memory_limit')"))
-            limit = _bytes_of(str(row[0])) if row else 0
-            if not 0 < limit < MOST_MEMORY_BYTES:
-                raise
-            con.execute(f"SET memory_limit = '{2 * limit}B'")
-        else:
-            return
-
-
-def _bytes_of(setting: str) -> int:
-    """Bytes of DuckDB's own '152.5 MiB'."""
-    number, unit = setting.split()
-    return int(float(number) * 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(unit.replace("bytes", "B")))
 
 
 def _count(con: duckdb.DuckDBPyConnection, table: str) -> int:
