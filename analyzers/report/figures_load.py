@@ -17,7 +17,6 @@ Figure = dict[str, Any]
 MOST_TURNS, MOST_WATERFALL = 200, 120
 _QUANTILES = 100
 _GAP = "—"
-_PASSES = ("control", "profiled", None)  # recording slows, so the pass without it is drawn
 
 
 def agents_figure(report: AgentsReport, run_id: str) -> Figure | None:

@@ -16,23 +16,6 @@ from analyzers.report_model import Report, Roofline
 Figure = dict[str, Any]
 _KERNELS = 150
 _DASH = {True: "solid", False: "dot"}
-_STACK = (
-    ("prefill_ns", "prefill"),
-    ("decode_ns", "decode"),
-    ("other_ns", "other"),
-    ("busy_ns", "busy"),
-    ("idle_ns", "idle"),
-    ("unrecorded_ns", "unrecorded"),
-)
-_STACK_NAME = {
-    "prefill": "prefill time",
-    "decode": "decode time",
-    "other": "time without phase",
-    "busy": "busy, not split",
-    "idle": "idle in the step",
-    "unrecorded": "not recorded",
-}
-_STACK_PATTERN = {"prefill": "", "decode": "/", "other": "x", "busy": "+", "idle": ".", "unrecorded": "-"}
 
 
 def roofline_figure(report: Report) -> Figure | None:

@@ -12,8 +12,6 @@ from analyzers.report.palette import GREEN, GREY, PHASE, SYMBOL, VERMILION
 from analyzers.report_timeline import KINDS, Timeline, binned
 
 Figure = dict[str, Any]
-_KERNELS = 150
-_DASH = {True: "solid", False: "dot"}
 _STACK = (
     ("prefill_ns", "prefill"),
     ("decode_ns", "decode"),

@@ -15,8 +15,6 @@ from analyzers.report.text import count, duration, percent
 
 Figure = dict[str, Any]
 MOST_TURNS, MOST_WATERFALL = 200, 120
-_QUANTILES = 100
-_GAP = "—"
 _PASSES = ("control", "profiled", None)  # recording slows, so the pass without it is drawn
 
 

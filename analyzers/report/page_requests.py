@@ -27,14 +27,6 @@ from analyzers.report_model import MOST_KERNELS, Report
 from analyzers.requests import PARTS
 
 Rows = list[list[Cell | str]]
-_STATES = {
-    "active": "active",
-    "execution_idle": "execution-idle",
-    "deep_idle": "deep idle (no program)",
-    "unknown": "unknown",
-    "unsampled": "between samples",
-}
-_MOST_SESSIONS = 40
 
 
 def requests_section(report: Report) -> str:

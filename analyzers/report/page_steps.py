@@ -24,7 +24,6 @@ from analyzers.report_timeline import BINS, EXACT, MOST_DETAIL
 from traces.labels import CAVEATS
 
 Rows = list[list[Cell | str]]
-_MOST_CATEGORIES = 40
 
 
 def timeline_section(report: Report) -> str:
