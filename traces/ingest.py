@@ -136,7 +136,8 @@ def _stage(con: duckdb.DuckDBPyConnection, target: Path, spill: Path) -> Iterato
     try:
         con.execute(f"SET memory_limit = '{READ_MEMORY}'")
         con.execute(f"SET temp_directory = '{quoted[1]}'")
-        con.execute(f"ATTACH '{quoted[0]}' AS stage")
+        con.execute(f"ATTACH '{quoted[0]}' AS stage (RECOVERY_MODE NO_WAL_WRITES)")  # nobody will recover it
+        con.execute("PRAGMA disable_checkpoint_on_shutdown")  # nor read it once it is detached
         create_stage(con)
         yield
         con.execute("DETACH stage")

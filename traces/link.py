@@ -6,6 +6,9 @@ few distinct step labels; it never loops over events. Busy parts and gaps come o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 
@@ -55,11 +58,27 @@ def link(con: duckdb.DuckDBPyConnection, context: LinkContext) -> None:
     if not _count(con, "stage.step"):
         run_sql(con, "link_ledger_only")
     run_sql(con, "link_kernels")
-    outside = _sweep(con, context.run_id)
-    run_sql(con, "store_kernels", "store_host", "link_step_rows", "link_devices")
+    with _beside(con, "store_host", context.run_id):  # the sweep leaves a core to it
+        outside = _sweep(con, context.run_id)
+    run_sql(con, "store_kernels", "link_step_rows", "link_devices")
     if outside:
         run_sql(con, "step_idle")
     run_sql(con, "link_ledger_phases", "link_requests", "link_prompts", "link_telemetry")
+
+
+@contextmanager
+def _beside(con: duckdb.DuckDBPyConnection, name: str, run_id: str) -> Iterator[None]:
+    """Run `sql/NAME.sql` on a connection of its own during the block, which must not write the same tables."""
+    other = con.cursor()
+    other.execute("SET VARIABLE run_id = ?", [run_id])
+    with other, ThreadPoolExecutor(1) as pool:
+        done = pool.submit(run_sql, other, name)
+        try:
+            yield
+        except BaseException:
+            other.interrupt()
+            raise
+        done.result()
 
 
 def _sweep(con: duckdb.DuckDBPyConnection, run_id: str) -> bool:

@@ -8,7 +8,6 @@ nothing is sorted twice. Times in ns.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import duckdb
 import numpy as np
@@ -81,7 +80,8 @@ class Sweep:
             self._store_idle(place, swept, step[part], is_mark[part])
             real = ~is_mark[part]
             self.activities += int(np.count_nonzero(real))
-            self._append("stage.part", kernel_id=pa.array(kernel[part][real]), busy_ns=pa.array(swept.busy_ns[real]))
+            parts = {"kernel_id": pa.array(kernel[part][real]), "busy_ns": pa.array(swept.busy_ns[real])}
+            self._append("stage.part", {}, parts)
 
     def _sweep(self, place: tuple[int, int], step: _Column, start: _Column, end: _Column, is_mark: _Mask) -> _Swept:
         state = self._reached
@@ -115,13 +115,12 @@ class Sweep:
             return
         numbers = np.arange(self._gaps + 1, self._gaps + count + 1)
         self._gaps += count
-        self._append(
-            "gaps",
-            run_id=pa.repeat(self._run_id, count), rank=pa.repeat(place[0], count), device=pa.repeat(place[1], count),
-            gap_id=pa.array(numbers), start_ns=pa.array(swept.gap_start_ns),
-            dur_ns=pa.array(start[swept.is_gap] - swept.gap_start_ns),
-            step_before=_steps(swept.gap_step), step_after=_steps(step[swept.is_gap]),
-        )  # fmt: skip
+        columns = {
+            "gap_id": pa.array(numbers), "start_ns": pa.array(swept.gap_start_ns),
+            "dur_ns": pa.array(start[swept.is_gap] - swept.gap_start_ns),
+            "step_before": _steps(swept.gap_step), "step_after": _steps(step[swept.is_gap]),
+        }  # fmt: skip
+        self._append("gaps", {"run_id": self._run_id, **_of(place)}, columns)
 
     def _store_idle(self, place: tuple[int, int], swept: _Swept, step: _Column, is_mark: _Mask) -> None:
         """Idle time at the first and the last activity of each run of activities of one step."""
@@ -131,20 +130,25 @@ class Sweep:
         first = np.flatnonzero(np.concatenate(([True], np.diff(step) != 0)))
         last = np.concatenate((first[1:], [len(step)])) - 1
         known = step[first] != NO_STEP
-        count = int(np.count_nonzero(known))
-        self._append(
-            "stage.step_gap",
-            rank=pa.repeat(place[0], count), device=pa.repeat(place[1], count), step_id=pa.array(step[first][known]),
-            low_ns=pa.array(idle[first][known]), high_ns=pa.array(idle[last][known]),
-        )  # fmt: skip
+        columns = {
+            "step_id": pa.array(step[first][known]), "low_ns": pa.array(idle[first][known]),
+            "high_ns": pa.array(idle[last][known]),
+        }  # fmt: skip
+        self._append("stage.step_gap", _of(place), columns)
 
-    def _append(self, table: str, **columns: Any) -> None:
-        names = ", ".join(columns)
+    def _append(self, table: str, constants: dict[str, int | str], columns: dict[str, pa.Array]) -> None:
+        """Rows of `columns`, each with the same `constants`."""
+        names = ", ".join([*constants, *columns])
+        values = ", ".join([*("?" for _ in constants), *columns])
         self._con.register("swept", pa.table(columns))
         try:
-            self._con.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM swept")
+            self._con.execute(f"INSERT INTO {table} ({names}) SELECT {values} FROM swept", list(constants.values()))
         finally:
             self._con.unregister("swept")
+
+
+def _of(place: tuple[int, int]) -> dict[str, int | str]:
+    return {"rank": place[0], "device": place[1]}
 
 
 def _numbers(rows: pa.Table, name: str) -> _Column:
