@@ -64,7 +64,9 @@ class EngineProcess:
         self._scratch: Path | None = None
 
     def start(self) -> None:
-        """Raises EngineFailed where the command cannot be executed."""
+        """Nothing where it has been started. Raises EngineFailed where the command cannot be executed."""
+        if self._process is not None:
+            return
         self._scratch = Path(tempfile.mkdtemp(prefix="stepscope-"))  # short: sockets live in it, 107 characters at most
         env = {**os.environ, **self._env, RUN_ID_VARIABLE: self.run_id, "TMPDIR": str(self._scratch)}
         with self.log_path.open("ab") as log:

@@ -54,6 +54,9 @@ def run_trials(trials: Sequence[Trial], observer: Observer) -> list[RunManifest]
 
 
 async def _in_turns(trials: Sequence[Trial], stages: Sequence[Stages]) -> None:
+    if all(each.facts.device_kind == "cpu" for each in stages):
+        for each in stages:  # they load at once; on a GPU an engine measures how much memory is free while it loads
+            each.process.start()
     async with contextlib.AsyncExitStack() as stack:
         servers = [
             await stack.enter_async_context(each.serving(trial.warmup))
