@@ -174,6 +174,13 @@ def test_a_share_that_is_zero_on_one_side_can_be_compared() -> None:
     assert (row.verdict, row.base, row.cand, row.change) == (WORSE, 0.0, 0.3, 0.3)
 
 
+def test_shares_are_no_further_apart_than_the_whole() -> None:
+    base, cand = ([ratio(np.tile([low, 1.0 - low], 4))] for low in (0.1, 0.2))
+    metric = Metric(metric_id="m", group="idle", title="m", unit="share", base=base, cand=cand, shortest_ns=1_000_000)
+    row = judge([metric], Terms(alpha=0.05))[0]  # of a pass that short, all is allowed
+    assert (row.low, row.high, row.drift, row.verdict) == (-1.0, 1.0, 1.0, SAME)
+
+
 def test_what_cannot_be_judged_says_why() -> None:
     few = ratio(np.array([1.0, 2.0]))
     row = verdict([few], [few])

@@ -102,7 +102,7 @@ def _row(metric: Metric, found: Effect | None, level: float, gate: float | None)
         base, cand = _points(metric)
         return replace(row, reason=metric.withheld or _unjudged(metric), base=base, cand=cand)
     low, high = found.interval(level)
-    shown = _share if metric.scale.log else float
+    shown = _share if metric.scale.log else _points_apart
     ends = (shown(found.estimate), shown(low), shown(high))
     verdict = _verdict(metric.better, low, high)
     worsening = -ends[2] if metric.better == HIGHER else ends[1]  # the least that the interval allows
@@ -119,6 +119,11 @@ def _row(metric: Metric, found: Effect | None, level: float, gate: float | None)
 def _share(logarithm: float) -> float:
     """Of a logarithm, the factor - 1; where that is past any number worth telling, a large one."""
     return math.expm1(min(logarithm, 200.0))
+
+
+def _points_apart(difference: float) -> float:
+    """Of two shares; further apart than the whole they cannot be, whatever the noise."""
+    return min(max(difference, -1.0), 1.0)
 
 
 def _verdict(better: str | None, low: float, high: float) -> str:
