@@ -23,8 +23,9 @@ from test_commands import served_run
 from test_sample_traces import SAMPLES, short
 
 import cli
-from analyzers.report.page import SECTIONS, figures, finite, packed, page, plotly_library
+from analyzers.report.page import SECTIONS, figures, page
 from analyzers.report.page_file import write_page
+from analyzers.report.page_shell import finite, packed, plotly_library
 from analyzers.report.page_sql import sql_of, statement_names
 from analyzers.report_budget import _rounded
 from analyzers.report_model import Report, read_report

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from analyzers.commands.options import echo_json, json_option, limit_option
+from analyzers.commands.options import echo_json, json_option, limit_option, plotly_option
 from traces.errors import UsageProblem
+from traces.printable import printable, utf8
+
+if TYPE_CHECKING:
+    from analyzers.compare import Comparison
 
 _PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s*%")
 
@@ -35,11 +41,15 @@ def _share(text: str | None, option: str) -> float | None:
     metavar="SHARE",
     help="What equal passes may differ by on this machine.  [default: 30%, more where they are short]",
 )
+@click.option("--out", "-o", type=click.Path(path_type=Path), metavar="FILE",
+              help="Write it as one HTML page too, such as page.html; an existing one is replaced.")  # fmt: skip
+@plotly_option
 @limit_option(8)
 @json_option
 def compare(
-    base: str, candidates: tuple[str, ...], gate: str | None, drift: str | None, limit: int, as_json: bool
-) -> None:
+    base: str, candidates: tuple[str, ...], gate: str | None, drift: str | None, out: Path | None, plotly: str, limit: int,
+    as_json: bool,
+) -> None:  # fmt: skip
     """What differs between BASE and each CAND: capture, configuration, hardware, workload, and what of the numbers is more than noise.
 
     A side is PATH[#run_id][@pass,pass…], several joined by `+`; passes and runs of one side are repeats of the same thing, and a
@@ -53,8 +63,20 @@ def compare(
 
     question = Question(gate=_share(gate, "--gate"), drift=_share(drift, "--drift"))
     result = compare(base, candidates, question)
-    echo_json(result.to_dict()) if as_json else click.echo("\n".join(compare_lines(result, limit=limit)))
+    if out is None or _write(out, result, plotly):
+        echo_json(result.to_dict()) if as_json else click.echo("\n".join(compare_lines(result, limit=limit)))
     if result.tripped:
         raise GateTripped(
             f"the gate of {gate} tripped: {'; '.join(result.tripped[:5])}", hint="see the rows that are worse"
         )
+
+
+def _write(out: Path, result: Comparison, plotly: str) -> bool:
+    """The page, and on stderr how large it is; whether stdout is still free. Raises UsageProblem where it cannot be written."""
+    from analyzers.report.page_compare import comparison_page
+    from analyzers.report.page_file import write_page
+
+    size = write_page(out, comparison_page(result, plotly))
+    click.echo(f"{printable(utf8(str(out)))}: {size / 1e6:.1f} MB", err=True)
+    stdout = Path("/dev/stdout")
+    return not (stdout.exists() and out.samefile(stdout))

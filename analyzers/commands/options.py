@@ -24,6 +24,11 @@ peak_options = (
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
+plotly_option = click.option(
+    "--plotly", type=click.Choice(["inline", "cdn"]), default="inline", show_default=True,
+    help="Carry plotly.js in the page, or load it from plotly's server (2 MB less, needs a network).",
+)  # fmt: skip
+
 
 def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """RUN: a .duckdb file or a run directory, `#run_id` behind it picks one of several runs."""

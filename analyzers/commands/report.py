@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from analyzers.commands.options import opened, run_argument
+from analyzers.commands.options import opened, plotly_option, run_argument
 from traces.printable import printable, utf8
 
 
@@ -14,8 +14,7 @@ from traces.printable import printable, utf8
 @run_argument
 @click.option("--out", "-o", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True, metavar="FILE",
               help="The page; an existing one is replaced.")  # fmt: skip
-@click.option("--plotly", type=click.Choice(["inline", "cdn"]), default="inline", show_default=True,
-              help="Carry plotly.js in the file, or load it from plotly's server (2 MB less, needs a network).")  # fmt: skip
+@plotly_option
 @click.option("--quiet", "-q", is_flag=True, help="Do not say how large it is.")
 def report(run: str, out: Path, plotly: str, quiet: bool) -> None:
     """RUN as one HTML page that needs no network: verdict, time budget, roofline, timeline, requests, kernels.

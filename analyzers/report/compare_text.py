@@ -5,20 +5,15 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from analyzers.compare import Comparison, Pair
 from analyzers.comparison.differences import Difference
 from analyzers.comparison.judge import BETTER, CHANGED, SAME, UNJUDGED, WORSE, Row
 from analyzers.comparison.metric import DETAIL, GROUPS
-from analyzers.report.text import DASH, count, duration, percent, shown
+from analyzers.report.compare_words import TITLES, chance_words, change_words, number_words, passes_words, told
+from analyzers.report.text import count, percent, shown
 
 WIDTH = 98
-_TITLES = {
-    "latency": "latency, as the client saw it", "throughput": "throughput", "steps": "steps of like size", "phases": "phases, per token",
-    "categories": "kernel categories, per step of like size", "kernels": "kernels, per step of like size",
-    "idle": "idle time, of the window", "reuse": "prompts, of their tokens",
-}  # fmt: skip
 _MOST_DIFFERENCES = 40
 
 
@@ -35,8 +30,8 @@ def compare_lines(result: Comparison, *, limit: int) -> list[str]:
 def _pair(pair: Pair, limit: int) -> list[str]:
     turns = ", taken in turns with those of base" if pair.in_turns else ""
     lines = [
-        f"base       {shown(pair.base, 60)}{_passes(pair.passes_base)}",
-        f"candidate  {shown(pair.cand, 60)}{_passes(pair.passes_cand)}{turns}",
+        f"base       {shown(pair.base, 60)}{passes_words(pair.passes_base)}",
+        f"candidate  {shown(pair.cand, 60)}{passes_words(pair.passes_cand)}{turns}",
         "",
         *_differences(pair.differences),
     ]
@@ -47,13 +42,6 @@ def _pair(pair: Pair, limit: int) -> list[str]:
     return [*lines, "", *_verdict(pair), *[line for text in pair.cautions for line in _wrapped(f"mind: {text}", "  ")]]
 
 
-def _passes(names: Sequence[str]) -> str:
-    if not names:
-        return ""
-    told = ", ".join(shown(name, 16) for name in names[:6]) + (" …" if len(names) > 6 else "")
-    return f"  ({'pass' if len(names) == 1 else f'{len(names)} passes'} {told})"
-
-
 def _differences(items: Sequence[Difference]) -> list[str]:
     if not items:
         return ["what differs: nothing that the recordings tell of"]
@@ -62,22 +50,12 @@ def _differences(items: Sequence[Difference]) -> list[str]:
     for item in items[:_MOST_DIFFERENCES]:
         lead = item.area if item.area != area else ""
         area = item.area
-        lines.append(f"  {lead:<14} {shown(item.name, 34)}: {_told(item.base)} → {_told(item.cand)}")
+        lines.append(f"  {lead:<14} {shown(item.name, 34)}: {told(item.base)} → {told(item.cand)}")
         if item.note and (lead or item.area == "health"):
             lines += _wrapped(shown(item.note, 300), " " * 19)
     if len(items) > _MOST_DIFFERENCES:
         lines.append(f"  … and {len(items) - _MOST_DIFFERENCES} more: --json")
     return lines
-
-
-def _told(value: Any) -> str:
-    if value is None:
-        return "not given"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int | float):
-        return f"{value:,.4g}" if abs(value) >= 1e9 or value != int(value) else f"{value:,.0f}"
-    return shown(str(value), 22)
 
 
 def _group(group: str, rows: Sequence[Row], limit: int, confidence: float) -> list[str]:
@@ -86,15 +64,16 @@ def _group(group: str, rows: Sequence[Row], limit: int, confidence: float) -> li
     lines = []
     if kept:
         lines.append(
-            f"{_TITLES[group]:<41}{'base':>10}{'candidate':>11}{'change':>9}{f'{100 * confidence:.3g} % interval':>18}"
+            f"{TITLES[group]:<41}{'base':>10}{'candidate':>11}{'change':>9}{f'{100 * confidence:.3g} % interval':>18}"
         )
         lines += [line for row in kept for line in _row(row)]
         if len(kept) < len(judged):
             lines.append(f"  … and {len(judged) - len(kept)} more without a difference: --limit, --json")
     else:
-        lines.append(_TITLES[group])
+        lines.append(TITLES[group])
     for row in [row for row in rows if row.verdict == UNJUDGED][: max(limit, 4)]:
-        known = f"{_number(row, row.base)} → {_number(row, row.cand)}, " if None not in (row.base, row.cand) else ""
+        sides = f"{number_words(row, row.base)} → {number_words(row, row.cand)}, "
+        known = sides if None not in (row.base, row.cand) else ""
         lines += _wrapped(f"{shown(row.title, 44)}: {known}not judged, {shown(row.reason, 300)}", "  ")
     return lines
 
@@ -107,42 +86,20 @@ def _worth(rows: Sequence[Row], limit: int) -> list[Row]:
 
 
 def _row(row: Row) -> list[str]:
-    interval = f"{_change(row, row.low)} … {_change(row, row.high)}"
-    lead = f"  {shown(row.title, 38):<39}{_number(row, row.base):>10}{_number(row, row.cand):>11}{_change(row, row.change):>9}"
+    interval = f"{change_words(row, row.low)} … {change_words(row, row.high)}"
+    sides = f"{number_words(row, row.base):>10}{number_words(row, row.cand):>11}"
+    lead = f"  {shown(row.title, 38):<39}{sides}{change_words(row, row.change):>9}"
     word = row.verdict if row.verdict != SAME else "no diff."
     by = _wrapped(shown(row.note.partition(";")[0], 300), "    ") if row.note.startswith("by ") else []
     return [f"{lead}{interval:>18}  {word}", *by]
 
 
-def _number(row: Row, value: float | None) -> str:
-    if row.unit == "ns":
-        return duration(value)
-    if row.unit == "share":
-        return percent(value)
-    return DASH if value is None else f"{value:,.1f}"
-
-
-def _change(row: Row, value: float | None) -> str:
-    """Percent of the base; of shares, percentage points."""
-    if value is None:
-        return DASH
-    if row.unit != "share" and value >= 9.995:
-        return f"{1 + value:,.0f}×" if value < 1e5 else "> 10⁵×"
-    unit = "pp" if row.unit == "share" else "%"
-    size = f"{100 * value:+.1f}" if abs(value) < 0.0995 else f"{100 * value:+.0f}"
-    return f"{'0' if float(size) == 0 else size}{unit}"
-
-
 def _verdict(pair: Pair) -> list[str]:
     words = Counter(row.verdict for row in pair.rows)
-    told = [f"{count(words[word])} {word}" for word in (WORSE, BETTER, CHANGED, SAME) if words[word]]
-    share = percent(1 - pair.confidence, 0 if pair.confidence < 0.99 else 2)
+    counts = [f"{count(words[word])} {word}" for word in (WORSE, BETTER, CHANGED, SAME) if words[word]]
     if not pair.judged:
         return ["no number could be judged"]
-    text = (
-        f"{', '.join(told)}, of {pair.judged} numbers judged. The intervals are wide enough for all of them together: "
-        f"where nothing differs, the chance of any verdict is {share}."
-    )
+    text = f"{', '.join(counts)}, of {pair.judged} numbers judged. {chance_words(pair)}"
     lines = _wrapped(text, "")
     for word in (WORSE, BETTER, CHANGED):
         titles = [shown(row.title, 60) for row in pair.rows if row.verdict == word]

@@ -2,6 +2,8 @@
 // Draws the figures, answers hovers, sorts and searches tables. Reads nothing but this page.
 (() => {
   const root = document.documentElement;
+  const PAPER = 920; // of a figure, in pixels: browsers shrink a page by a quarter at most, and cut what is wider
+  const NARROW = 620; // a figure less wide, in pixels, is drawn with the changes that it names for a phone
   const byId = (id) => document.getElementById(id);
   // what is in view is drawn at once, the rest when there is time
   const idle = () => new Promise((resolve) => (window.requestIdleCallback ? requestIdleCallback(resolve, { timeout: 1000 }) : setTimeout(resolve, 50)));
@@ -51,8 +53,8 @@
     return changes;
   }
 
-  function repaint() {
-    for (const node of document.querySelectorAll(".plot.drawn")) window.Plotly.relayout(node, themed(node.layout));
+  function repaint(size = {}) {
+    for (const node of document.querySelectorAll(".plot.drawn")) window.Plotly.relayout(node, { ...themed(node.layout), ...size });
   }
 
   function plain(changes, layout) {
@@ -193,7 +195,10 @@
     const figure = data.figures[node.dataset.figure];
     if (!figure) { node.remove(); return; }
     node.textContent = "";
-    await window.Plotly.newPlot(node, figure.data, plain(themed(figure.layout), figure.layout), config);
+    const changes = { ...themed(figure.layout), ...(node.clientWidth < NARROW ? figure.narrow : {}) };
+    const layout = plain(changes, figure.layout);
+    node.style.height = `${layout.height}px`; // when the window changes, plotly asks the page how high the figure is
+    await window.Plotly.newPlot(node, figure.data, layout, config);
     node.classList.add("drawn");
     if (node.dataset.figure !== "timeline") return;
     if (data.detail) zoomable(node, figure, data.detail);
@@ -235,7 +240,7 @@
     if (!value || value.value === "") return null;
     const unit = /(?:\d|\)) ?(?:ns|µs|ms|s|min)\b/.test(value.textContent) ? " ns" : "";
     const sql = cell.closest("table").caption?.dataset.tip ?? "";
-    return `exactly ${value.value}${unit}\n${sql}`;
+    return `exactly ${value.value}${unit}\n${sql}`.trimEnd();
   }
 
   function show(text, x, y) {
@@ -296,7 +301,7 @@
         row.hidden = !words.every((word) => texts[at].includes(word));
         left += row.hidden ? 0 : 1;
       });
-      byId("kernel-count").textContent = `${left.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rows`;
+      document.querySelector(`output[for="${input.id}"]`).textContent = `${left.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rows`;
     });
   }
 
@@ -307,16 +312,16 @@
     folded = [...document.querySelectorAll("details:not([open]):not(.sql)")];
     for (const node of folded) node.open = true;
     root.classList.add("paper");
-    repaint();
+    repaint({ width: PAPER });
   });
   addEventListener("afterprint", () => {
     for (const node of folded) node.open = false;
     root.classList.remove("paper");
-    repaint();
+    repaint({ width: null, autosize: true });
   });
 
   document.querySelectorAll("table.sortable").forEach(sortable);
   document.querySelectorAll("input[data-search]").forEach(searchable);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => repaint());
   draw();
 })();

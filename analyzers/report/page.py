@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
-import hashlib
-import json
-import math
-import re
-from functools import cache
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -24,6 +17,7 @@ from analyzers.report.page_facts import methods_section, run_section
 from analyzers.report.page_html import text
 from analyzers.report.page_load import agents_section, energy_section
 from analyzers.report.page_requests import kernels_section, requests_section
+from analyzers.report.page_shell import Sheet, shell
 from analyzers.report.page_steps import phases_section, timeline_section
 from analyzers.report.page_time import budget_section, idle_section, roofline_section
 from analyzers.report.page_verdict import health_section, verdict_section, withheld_section
@@ -37,37 +31,16 @@ SECTIONS = (
     ("requests", "Requests", requests_section), ("kernels", "Kernels", kernels_section), ("run", "Run facts", run_section),
     ("methods", "Definitions", methods_section), ("withheld", "Withheld", withheld_section),
 )  # fmt: skip
-PLOTLY_SOURCES = ("inline", "cdn")
-_CDN = "https://cdn.plot.ly"
 
 
 def page(report: Report, plotly: str = "inline") -> str:
-    """The report as HTML. `plotly`: 'inline' carries the library compressed, 'cdn' loads it from plotly's server."""
-    script, style = _asset("page.js"), _asset("page.css")
-    library = plotly_library()
-    url = f"{_CDN}/plotly-{plotly_version(library)}.min.js"
-    allowed = f"'{_digest(script)}' " + (url if plotly == "cdn" else f"'{_digest(library)}'")
-    policy = (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    loader = (
-        f'<script src="{url}" integrity="{_digest(library)}" crossorigin="anonymous"></script>' if plotly == "cdn"
-        else f'<script type="application/octet-stream" id="plotly-gz">{_packed_library()}</script>'
+    """The report as HTML. `plotly`: see page_shell.shell."""
+    sheet = Sheet(
+        title=text(report.summary.run["name"] or report.run_id, 120), subtitle=_subtitle(report), skip="verdict",
+        links=[(key, title) for key, title, _ in SECTIONS], body=patterns() + "".join(make(report) for _, _, make in SECTIONS),
+        data=_data(report),
     )  # fmt: skip
-    name = text(report.summary.run["name"] or report.run_id, 120)
-    links = "".join(f'<a href="#{key}">{title}</a>' for key, title, _ in SECTIONS)
-    body = "".join(make(report) for _, _, make in SECTIONS)
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
-        f'<meta name="referrer" content="no-referrer"><title>{name} · stepscope</title><style>{style}</style></head><body>'
-        f'<a class="skip" href="#verdict">Skip to the report</a><header><h1>{name}</h1><p class="sub">{_subtitle(report)}</p></header>'
-        f'<nav aria-label="sections">{links}</nav><main>{patterns()}{body}</main><div id="tip" role="tooltip" hidden></div>'
-        f'<script type="application/octet-stream" id="figures-gz">{packed(json.dumps(_data(report), allow_nan=False))}</script>'
-        f"{loader}<script>{script}</script></body></html>\n"
-    )  # fmt: skip
+    return shell(sheet, plotly)
 
 
 def figures(report: Report) -> dict[str, Figure]:
@@ -89,8 +62,8 @@ def figures(report: Report) -> dict[str, Figure]:
 
 
 def _data(report: Report) -> dict[str, Any]:
-    """What the page's script draws from; numbers that are none become null."""
-    return {"figures": finite(figures(report)), "detail": _detail(report)}
+    """What the page's script draws from."""
+    return {"figures": figures(report), "detail": _detail(report)}
 
 
 def _detail(report: Report) -> dict[str, Any] | None:
@@ -123,51 +96,6 @@ def _ms(name: str) -> str:
 
 def _typed(values: np.ndarray[Any, Any], kind: str) -> dict[str, str]:
     return {"type": kind, "data": base64.b64encode(values.astype(f"<{kind}").tobytes()).decode("ascii")}
-
-
-def finite(value: Any) -> Any:
-    """The value with NaN and infinities as None: JSON has none of them."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
-
-
-def packed(content: str) -> str:
-    """Text as base64 of its gzip form: no character in it means anything to HTML."""
-    return base64.b64encode(gzip.compress(content.encode("utf-8", "replace"), 9, mtime=0)).decode("ascii")
-
-
-@cache
-def plotly_library() -> str:
-    """plotly.js as the installed package carries it."""
-    return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
-
-
-@cache
-def _packed_library() -> str:
-    return packed(plotly_library())
-
-
-def plotly_version(library: str) -> str:
-    """Its version, as its first lines state it."""
-    found = re.search(r"plotly\.js v([0-9]+\.[0-9]+\.[0-9]+)", library[:400])
-    if found is None:
-        raise RuntimeError("the installed plotly.js does not state its version")
-    return found.group(1)
-
-
-@cache
-def _asset(name: str) -> str:
-    return resources.files("analyzers").joinpath("report", name).read_text(encoding="utf-8")
-
-
-def _digest(content: str) -> str:
-    """What a content security policy and an integrity attribute know a text by."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode("ascii")
 
 
 def _subtitle(report: Report) -> str:

@@ -14,3 +14,8 @@ BOUND_PATTERN = {"compute": "", "memory": "/", "latency": ".", "inefficient": "x
 WHO_COLOR = {"host": VERMILION, "device": GREEN, "load": SKY, "unknown": GREY}
 PIECE = {"cached": GREEN, "fresh": BLUE, "resent_output": ORANGE, "lost": VERMILION}
 SYMBOL = {"prefill": "circle", "decode": "square", "mixed": "diamond", "other": "x"}
+# Verdicts of a comparison: colour, symbol as plotly names it, the same as a character; "gate" is a worse one that trips it.
+VERDICT = {
+    "worse": (VERMILION, "triangle-up", "▲"), "gate": (VERMILION, "star", "★"), "better": (GREEN, "circle", "●"),
+    "changed": (BLUE, "square", "■"), "no difference": (GREY, "circle-open", "○"), "not judged": (GREY, "line-ew-open", "–"),
+}  # fmt: skip
