@@ -17,8 +17,9 @@ profile: $(VENV)/.engine  ## install what fits this machine, then profile a real
 
 test: $(VENV)/.dev $(VENV)/.engine  ## everything .ci/run runs
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not engine" $(ARGS)
-	$(BIN)/python -m pytest -q -m engine $(ARGS)
+	$(BIN)/python -m pytest -q -n 3 --dist loadscope -m "not engine" $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "engine and not quiet" $(ARGS)
+	$(BIN)/python -m pytest -q -m quiet $(ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .

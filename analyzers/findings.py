@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import duckdb
 
 from analyzers import finding_agents, finding_engine
-from analyzers.finding import FINDING_COLUMNS, Finding, Maker
+from analyzers.finding import FINDING_COLUMNS, Finding, Gain, Interval, Maker, Proof, severity_of
 from traces.store import TraceStore
 
 FINDINGS_VERSION = 1
@@ -20,13 +20,42 @@ MAKERS: tuple[Maker, ...] = (finding_agents.make, finding_engine.make)
 def fill(con: duckdb.DuckDBPyConnection, run_id: str) -> None:
     """Fill table `findings` of a run that is analyzed otherwise; what an earlier analysis wrote is replaced."""
     con.execute("DELETE FROM findings WHERE run_id = ?", [run_id])
-    found = ranked([finding for make in MAKERS for finding in make(con, run_id)])
+    found = ranked(of_one_change([finding for make in MAKERS for finding in make(con, run_id)]))
     if found:
         marks = ", ".join("?" * len(FINDING_COLUMNS))
         con.executemany(
             f"INSERT INTO findings ({', '.join(FINDING_COLUMNS)}) VALUES ({marks})",
             [list(finding.row(run_id, place)) for place, finding in enumerate(found, start=1)],
         )
+
+
+def of_one_change(found: Sequence[Finding]) -> list[Finding]:
+    """The findings; those that the same change ends get the gain of that change, since nobody can have one without the other.
+
+    At least the largest of them goes away (what ends one cause may shorten the other), at most all. The most likely is the
+    largest and half of the others.
+    """
+    groups: dict[Proof, list[Finding]] = {}
+    for item in found:
+        if item.proof is not None and item.gain is not None:
+            groups.setdefault(item.proof, []).append(item)
+    return [_joined(item, groups.get(item.proof, [])) if item.proof and item.gain else item for item in found]
+
+
+def _joined(item: Finding, same: Sequence[Finding]) -> Finding:
+    others = [other for other in same if other is not item]
+    gains = sorted((one.gain for one in same if one.gain is not None), key=lambda gain: -gain.value)
+    if not others or len({gain.of for gain in gains}) > 1:
+        return item
+    joint = Gain(
+        value=min(1.0, gains[0].value + sum(gain.value for gain in gains[1:]) / 2), of=gains[0].of,
+        interval=Interval(
+            low=max(gain.interval.low for gain in gains), high=min(1.0, sum(gain.interval.high for gain in gains))
+        ),
+    )  # fmt: skip
+    too = ", ".join(other.finding_id for other in others)
+    cause = f"{item.cause}; the gain is of the change, which ends {too} too"
+    return replace(item, gain=joint, severity=severity_of(joint), cause=cause)
 
 
 def ranked(found: Sequence[Finding]) -> list[Finding]:

@@ -104,7 +104,7 @@ class Stages:
             base_url=server.base_url,
             model=self.launch.served_name,
             pass_name=name,
-            cache_salt=f"{self.facts.run_id}-{name}",
+            cache_salt=f"{self.facts.run_id}-{name}-{len(self.facts.passes)}",  # the warm-up may come again
             out_path=self.run_dir.requests,
             stop=self._stop,
             observer=self._show,

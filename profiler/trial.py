@@ -64,5 +64,10 @@ async def _in_turns(trials: Sequence[Trial], stages: Sequence[Stages]) -> None:
         ]
         for round_ in range(max(len(trial.passes) for trial in trials)):
             for trial, each, server in zip(trials, stages, servers, strict=True):
-                if round_ < len(trial.passes):
-                    await each.load(server, *trial.passes[round_])
+                if round_ >= len(trial.passes):
+                    continue
+                if (
+                    len(trials) > 1
+                ):  # an engine that idled while others worked has to wake up first: that is no part of a pass
+                    await each.load(server, "warmup", trial.warmup)
+                await each.load(server, *trial.passes[round_])

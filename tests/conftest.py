@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,20 +18,22 @@ DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
 @pytest.fixture(scope="session")
 def sample_database(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Ingests and analyzes sample files (names below the data folder) once per session; skips where they are absent."""
-    folder = tmp_path_factory.mktemp("samples")
-    made: dict[tuple[str, ...], Path] = {}
+    """Ingests and analyzes sample files (names below the data folder) once for all workers; skips where they are absent."""
+    root = tmp_path_factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "samples"
+    folder.mkdir(exist_ok=True)
 
     def database(*names: str) -> Path:
         paths = [str(DATA / name) for name in names]
         missing = [path for path in paths if not Path(path).exists()]
         if missing:
             pytest.skip(f"sample recordings are not here: {', '.join(missing)}")
-        if names not in made:
-            target = folder / f"sample{len(made)}.duckdb"
-            ingest_once(paths, target, IngestOptions(finish=Composition().analysis()))
-            made[names] = target
-        return made[names]
+        target = folder / f"{hashlib.sha256(repr(names).encode()).hexdigest()[:12]}.duckdb"
+        with target.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.exists():  # it appears when it is finished
+                ingest_once(paths, target, IngestOptions(finish=Composition().analysis()))
+        return target
 
     return database
 

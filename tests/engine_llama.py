@@ -5,7 +5,7 @@ one step of a long prefill, one where the rest is computed beside decodes, and t
 taken down step by step by tests/mfu_recorder.
 
 A CPU without instructions for bfloat16 takes four times as long for products in it as in float32, and then even a decode
-step is limited by computing. There the model is served in float32, so that the run is the same kind of case everywhere.
+step is limited by computing. There `profile` serves it in float32 (profiler/cpu.py), so that the run is the same kind of case everywhere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from engine_harness import finish, left_behind, start
 RECORDER = Path(__file__).resolve().parent / "mfu_recorder"
 WORKLOAD = ["--workload", "batch:n=4,prompt=800,output=24,jitter=0.9,form=ids", "--seed", "97", "--window", "all"]
 ENGINE = ["--engine-arg", "enable-mfu-metrics", "--engine-arg", "max-num-batched-tokens=1536"]
-BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
 QUIET_CPUS = 0.3  # that others may use meanwhile
 ENGINE_MARKS = [
     pytest.mark.engine,
@@ -86,13 +85,7 @@ def engine_run(folder: Path, model: str, *arguments: str) -> EngineRun:
 
 def llama_run(folder: Path) -> EngineRun:
     """The run described above."""
-    dtype = [] if BF16_FLAGS & _cpu_flags() else ["--engine-arg", "dtype=float32"]
-    return engine_run(folder, "llama-160m", *WORKLOAD, *ENGINE, *dtype)
-
-
-def _cpu_flags() -> set[str]:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return {flag for line in lines if line.startswith("flags") for flag in line.partition(":")[2].split()}
+    return engine_run(folder, "llama-160m", *WORKLOAD, *ENGINE)
 
 
 def _clocks() -> tuple[float, float, float]:

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "INSERT INTO reuse (run_id, request_id, piece, start_token, tokens) SELECT run_id, request_id, 'fresh', 0, prompt_tokens "
             "FROM requests"
         )
+    (folder / "runs" / "agent").mkdir()
+    shutil.copy(folder / "run.duckdb", folder / "runs" / "agent" / "run.duckdb")
     return folder
 
 

@@ -20,7 +20,7 @@ from analyzers.costs.model import step_cost
 from analyzers.costs.shape import ModelShape, model_shape
 from analyzers.costs.weights import weight_counts
 
-pytestmark = ENGINE_MARKS
+pytestmark = [*ENGINE_MARKS, pytest.mark.quiet]
 
 LIMIT = 0.03
 THEIRS = ("gemm", "attention", "logits")  # categories of which vLLM counts operations

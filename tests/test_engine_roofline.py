@@ -17,7 +17,7 @@ from engine_llama import ENGINE_MARKS, EngineRun, engine_run
 from profiler.calibrate import CalibrateConfig, measure
 from traces.calibration import Calibration
 
-pytestmark = ENGINE_MARKS
+pytestmark = [*ENGINE_MARKS, pytest.mark.quiet]
 
 LARGE_FLOPS = 4e9  # of one product: 8 ms at the roof
 LONG_TOKENS = 1000

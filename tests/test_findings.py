@@ -242,6 +242,31 @@ def test_what_was_not_planted_cannot_be_taken_out() -> None:
     assert proof_of(CAUSES["volatile-system"], nothing, 0) is None
 
 
+def test_causes_that_one_change_ends_have_the_gain_of_the_change() -> None:
+    def finding(name: str, value: float, proof: Proof | None, of: str = "step_time") -> Finding:
+        gain = Gain(value=value, interval=Interval(low=value / 2, high=value * 1.5), of=of)
+        return Finding(
+            finding_id=name, severity=severity_of(gain), title="t", cause="c", device_ns=None, energy_j=None, share=None, time_ns=1,
+            gain=gain, evidence="SELECT 1", fix="f", proof=proof,
+        )  # fmt: skip
+
+    blocks, seats = Proof(engine_args=("num-gpu-blocks-override=99",)), Proof(engine_args=("max-num-seqs=8",))
+    items = [
+        finding("evicted", 0.4, blocks), finding("full", 0.1, dataclasses.replace(blocks)), finding("seats", 0.2, seats),
+        finding("busy", 0.2, seats, of="busy"), finding("alone", 0.3, None), finding("apart", 0.2, None),
+    ]  # fmt: skip
+    found = {item.finding_id: item for item in findings.of_one_change(items)}
+    for name in ("evicted", "full"):
+        gain = found[name].gain
+        assert gain is not None
+        assert (gain.value, gain.interval.low, gain.interval.high) == pytest.approx((0.45, 0.2, 0.75))
+        assert found[name].severity is Severity.CRITICAL
+    assert "which ends full too" in found["evicted"].cause and "which ends evicted too" in found["full"].cause
+    assert [found[name] for name in ("seats", "busy", "alone", "apart")] == items[2:], (
+        "shares of different things, or no change"
+    )
+
+
 def test_only_gains_that_leave_zero_out_are_shown_and_ranked_by_time() -> None:
     def finding(name: str, time_ns: int, gain: Gain | None, severity: Severity = Severity.INFO) -> Finding:
         return Finding(

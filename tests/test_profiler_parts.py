@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from analyzers.presets import preset, preset_names
 from profiler.config import DEFAULT_STEPS, ProfileConfig, Window, parse_window
+from profiler.cpu import has_bf16
 from profiler.engines.base import Launch, flags
 from profiler.engines.registry import ENGINES, find_engine
 from profiler.engines.vllm import HOOK_DIR
@@ -80,6 +81,28 @@ def test_command_line_of_a_cpu_run(tmp_path: Path) -> None:
     profiler = json.loads(argv[argv.index("--profiler-config") + 1])
     assert profiler["torch_profiler_dir"] == str(tmp_path / "trace")
     assert (profiler["torch_profiler_with_stack"], profiler["torch_profiler_record_shapes"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "has"),
+    [
+        ("flags\t\t: fpu sse2 avx2\n", False), ("flags\t: avx512f avx512_bf16 vnmi\n", True), ("flags : amx_bf16 amx_tile\n", True),
+        ("Features\t: fp asimd bf16\n", True), ("Features\t: fp asimd\n", False), ("processor : 0\nbf16 : no\n", True),
+    ],
+)  # fmt: skip
+def test_which_cpus_compute_in_bfloat16(tmp_path: Path, text: str, *, has: bool) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    assert has_bf16(tmp_path / "cpuinfo") is has
+    assert has_bf16(tmp_path / "none")
+
+
+def test_random_weights_are_float32_where_the_cpu_computes_in_nothing_less(tmp_path: Path) -> None:
+    def dtypes(**more: object) -> int:
+        return find_engine("vllm").argv(launch(tmp_path, **more)).count("--dtype")
+
+    assert dtypes() == (0 if has_bf16() else 1)
+    assert dtypes(random_weights=False) == dtypes(device_kind="cuda") == 0
+    assert dtypes(engine_args=("dtype=bfloat16",)) == 1
 
 
 def test_what_the_user_sets_is_not_set_twice(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
+from profiler.cpu import has_bf16
 from profiler.engines.base import SECRET, HttpCall, Launch, flags, named
 
 HOOK_DIR = Path(__file__).resolve().parents[1] / "hooks" / "plugin"
@@ -36,6 +37,8 @@ class Vllm:
             argv += ["--load-format", "dummy"]
         if launch.device_kind == "cpu" and not named(given, "enforce-eager"):
             argv += ["--enforce-eager"]  # compiling for one short run costs more than it brings
+        if launch.device_kind == "cpu" and launch.random_weights and not named(given, "dtype") and not has_bf16():
+            argv += ["--dtype", "float32"]  # vLLM would take bfloat16, in which such a CPU needs minutes for a prompt
         if launch.ledger_dir is not None and not named(given, "kv-events-config"):
             # "null": events reach the hook, and no socket is opened
             argv += ["--kv-events-config", json.dumps({"enable_kv_cache_events": True, "publisher": "null"})]
