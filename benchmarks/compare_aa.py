@@ -1,8 +1,8 @@
 """Equal passes against one running engine, compared: how many of the verdicts are false, and how far equal passes differ.
 
-Sends the same plan again and again, compares neighbours (A/A), and then, in turns, a plan whose observations are twice as long
-and an engine that computes a quarter of the tokens per step (A/B): those must be found. Prints what a machine like this allows
-for (analyzers/comparison/effect.py: SHARED, CROWDED).
+Sends the same plan again and again, compares neighbours (A/A), and then, in turns, a plan whose observations are twice as long,
+an engine that computes fewer tokens per step, and one that compiles its model (A/B): those must be found.
+Prints what a machine like this allows for (analyzers/comparison/effect.py: SHARED, CROWDED).
 
     python benchmarks/compare_aa.py --pairs 20
 """
@@ -53,15 +53,15 @@ def record(folder: Path, pairs: int) -> None:
     equal = [(f"p{number:02d}", PLAN) for number in range(2 * pairs)]
     longer = [item for number in range(ROUNDS) for item in ((f"x{number}", PLAN), (f"y{number}", LONGER))]
     turns = [(f"z{number}", PLAN) for number in range(ROUNDS)]
+    batched, fewer = (f"max-num-batched-tokens={tokens}" for tokens in (BATCHED, BATCHED // 32))
     for engines in (
-        [("equal", [*equal, *longer], BATCHED)],
-        [("large", turns, BATCHED), ("small", turns, BATCHED // 32)],
+        [("equal", [*equal, *longer], (batched,))],
+        [("large", turns, (batched,)), ("small", turns, (fewer,))],
+        [("eager", turns, (batched,)), ("compiled", turns, (batched, "no-enforce-eager"))],
     ):
         if all((folder / name / "run.duckdb").exists() for name, _, _ in engines):
             continue
-        trials = [
-            trial(folder / name, passes, f"max-num-batched-tokens={batched}") for name, passes, batched in engines
-        ]
+        trials = [trial(folder / name, passes, *given) for name, passes, given in engines]
         manifests = run_trials(trials, Terminal())
         if any(manifest.status != "complete" for manifest in manifests):
             sys.exit("an engine did not go through")
@@ -115,6 +115,7 @@ def planted(run: Path, folder: Path) -> int:
     for title, base, cand, wanted in (
         ("observations twice as long", f"{run}@x*", f"{run}@y*", "prompt tokens"),
         ("max-num-batched-tokens 2048 → 64", f"{folder / 'large'}", f"{folder / 'small'}", "max-num-batched-tokens"),
+        ("enforce-eager → compiled", f"{folder / 'eager'}", f"{folder / 'compiled'}", "no-enforce-eager"),
     ):
         pair = one(base, cand)
         names = [item.name for item in pair.differences]
