@@ -177,6 +177,14 @@ class Page:
         asked = [item["request"]["url"] for item in self.events("Network.requestWillBeSent")]
         return [url for url in asked[1:] if not url.startswith(("data:", "blob:"))]
 
+    def centre(self, selector: str) -> list[float]:
+        """Where an element is on the screen, scrolled to the middle of it."""
+        found: list[float] = self.run(
+            f"(() => {{ const item = document.querySelector({selector!r}); item.scrollIntoView({{block: 'center', behavior: 'instant'}});"
+            " const box = item.getBoundingClientRect(); return [box.left + box.width / 2, box.top + box.height / 2]; })()"
+        )
+        return found
+
     def point(self, x: float, y: float) -> None:
         """Move the mouse there, by way of a place nearby."""
         for step in (3, 0):

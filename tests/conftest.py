@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import cli
 from cli import Composition
 from traces.ingest import IngestOptions, ingest_once
 
@@ -44,3 +45,21 @@ def llama_run(tmp_path_factory: pytest.TempPathFactory) -> object:
     from engine_llama import llama_run
 
     return llama_run(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture
+def run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command line in this process, in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([str(item) for item in arguments])
+        found = capsys.readouterr()
+        assert "Traceback" not in found.err
+        return int(stopped.value.code or 0), found.out, found.err
+
+    return invoke

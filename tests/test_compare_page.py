@@ -19,7 +19,6 @@ from test_compare import CONFIG
 from test_report import Element, figure_data, parsed, texts
 from test_sample_traces import B200, H100, VLLM_DECODE, VLLM_MIXED
 
-import cli
 from analyzers.compare import Question, compare
 from analyzers.report.figures_compare import MOST_ROWS, comparison_figures
 from analyzers.report.page_compare import SECTIONS, comparison_page
@@ -65,18 +64,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `compare` in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def invoke(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main(["compare", *map(str, arguments)])
-        found = capsys.readouterr()
-        return int(stopped.value.code or 0), found.out, found.err
-
-    return invoke
+def compared(run: Run) -> Run:
+    """`compare` with these arguments."""
+    return lambda *arguments: run("compare", *arguments)
 
 
 def page_of(base: Path, *candidates: Path, gate: float | None = None) -> str:
@@ -109,9 +99,9 @@ def check_numbers(content: str, answer: dict[str, Any]) -> None:
 
 
 def test_two_recordings_and_the_page_has_the_numbers_of_json(
-    sample_database: Database, run: Run, tmp_path: Path
+    sample_database: Database, compared: Run, tmp_path: Path
 ) -> None:
-    code, out, err = run(sample_database(B200), sample_database(H100), "--json", "-o", "page.html")
+    code, out, err = compared(sample_database(B200), sample_database(H100), "--json", "-o", "page.html")
     assert code == 0 and re.fullmatch(r"page\.html: 2\.\d MB\n", err)
     content = (tmp_path / "page.html").read_text(encoding="utf-8")
     answer = json.loads(out)
@@ -248,35 +238,37 @@ def test_a_path_with_markup_in_it_is_text(runs: tuple[Path, Path], tmp_path: Pat
 # ---- the file
 
 
-def test_a_page_is_written_before_the_gate_ends_the_command(runs: tuple[Path, Path], run: Run, tmp_path: Path) -> None:
+def test_a_page_is_written_before_the_gate_ends_the_command(
+    runs: tuple[Path, Path], compared: Run, tmp_path: Path
+) -> None:
     target = tmp_path / "deep" / "page.html"
-    code, out, err = run(*runs, "--gate", "5%", "-o", target)
+    code, out, err = compared(*runs, "--gate", "5%", "-o", target)
     assert (
         code == 6 and out.startswith("base ") and re.search(r"page\.html: 2\.\d MB\nerror: the gate of 5% tripped", err)
     )
     assert "gate tripped" in by_id(target.read_text(encoding="utf-8"), "verdict-1").text
     assert [item.name for item in target.parent.iterdir()] == ["page.html"]
     target.write_text("old")
-    code, _, err = run(*runs, "-o", target, "--plotly", "cdn")
+    code, _, err = compared(*runs, "-o", target, "--plotly", "cdn")
     assert code == 0 and re.fullmatch(r".*page\.html: 0\.\d MB\n", err)
     (script,) = (item for item in parsed(target.read_text(encoding="utf-8")).elements if item.attributes.get("src"))
     assert str(script.attributes["integrity"]).startswith("sha256-")
 
 
 def test_places_that_cannot_be_written_end_before_anything_is_printed(
-    runs: tuple[Path, Path], run: Run, tmp_path: Path
+    runs: tuple[Path, Path], compared: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("kept")
     full = [("/dev/full", "cannot be written: No space left on device")] if Path("/dev/full").exists() else []
     for target, words in ((tmp_path, "is a directory"), (tmp_path / "file" / "x.html", "cannot be written"), *full):
-        code, out, err = run(*runs, "--gate", "5%", "--json", "-o", target)
+        code, out, err = compared(*runs, "--gate", "5%", "--json", "-o", target)
         assert (code, out) == (2, "") and words in err, "and not the gate's 6: there is no page"
     assert [item.name for item in tmp_path.iterdir()] == ["file"]
 
 
-def test_nothing_to_compare_writes_no_page(run: Run, tmp_path: Path) -> None:
+def test_nothing_to_compare_writes_no_page(compared: Run, tmp_path: Path) -> None:
     paths = [RunPlant(path=tmp_path / f"{name}.duckdb").write() for name in "ab"]
-    assert run(*paths, "-o", "page.html")[0] == 5
+    assert compared(*paths, "-o", "page.html")[0] == 5
     assert not (tmp_path / "page.html").exists()
 
 
@@ -291,15 +283,6 @@ def test_a_page_on_stdout_is_alone_there(runs: tuple[Path, Path], tmp_path: Path
 
 
 # ---- a browser
-
-
-def centre(tab: chromium.Page, selector: str) -> list[float]:
-    """Where an element is on the screen, scrolled to the middle of it."""
-    found: list[float] = tab.run(
-        f"(() => {{ const item = document.querySelector({selector!r}); item.scrollIntoView({{block: 'center', behavior: 'instant'}});"
-        " const box = item.getBoundingClientRect(); return [box.left + box.width / 2, box.top + box.height / 2]; })()"
-    )
-    return found
 
 
 def check_drawn(tab: chromium.Page) -> None:
@@ -343,11 +326,11 @@ def test_the_page_in_a_browser(hostile: tuple[Path, Path], tmp_path: Path) -> No
 
 def check_hover(tab: chromium.Page) -> None:
     """Pointing at a mark tells the number, its sides, its interval."""
-    tab.point(*centre(tab, "#plot-changes-1 .scatterlayer .trace .point"))
+    tab.point(*tab.centre("#plot-changes-1 .scatterlayer .trace .point"))
     shown = "document.querySelector('#plot-changes-1 .hoverlayer')?.textContent"
     tab.wait(f"{shown}?.includes('between')")
     assert "n = " in tab.run(shown) and "→" in tab.run(shown)
-    tab.point(*centre(tab, "#rows-table-1 td.n data"))
+    tab.point(*tab.centre("#rows-table-1 td.n data"))
     tab.wait("!document.getElementById('tip').hidden")
     assert tab.run("document.getElementById('tip').textContent").startswith("exactly ")
 

@@ -16,28 +16,12 @@ import duckdb
 import pytest
 from trace_builder import DECODE, MS, US, RunBuilder, TraceBuilder
 
-import cli
 from traces.errors import UsageProblem
 from traces.ingest import IngestOptions, ingest_once
 
 Run = Callable[..., tuple[int, str, str]]
 FAR = ("9223372036854775.807", "4611686018427387.904")  # µs: the end of int64, and just beyond the year 2116
 ESCAPE = "\x1b[31mred\x07"
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command line in an empty folder; anything but a clean exit fails the test."""
-    monkeypatch.chdir(tmp_path)
-
-    def invoke(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main([str(item) for item in arguments])
-        found = capsys.readouterr()
-        return int(stopped.value.code or 0), found.out, found.err
-
-    return invoke
 
 
 def trace(*, name: str = "gemm", **top: Any) -> TraceBuilder:

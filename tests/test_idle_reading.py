@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from trace_builder import DECODE, MS, US, TraceBuilder
 
-import cli
-
 Run = Callable[..., tuple[int, str, str]]
 EXPECTED = """\
 window = busy + idle + unrecorded
@@ -51,22 +49,6 @@ longest pieces, at their time in the window
     between gemm and gemm
     in no recorded range, thread 1
 """.splitlines()
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command line in this process, in an empty folder: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def invoke(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main([str(item) for item in arguments])
-        found = capsys.readouterr()
-        assert "Traceback" not in found.err
-        return int(stopped.value.code or 0), found.out, found.err
-
-    return invoke
 
 
 def eager(folder: Path, *, labels: bool = True, name: str = "gemm") -> Path:

@@ -397,21 +397,6 @@ def test_packed_text_comes_back(content: str) -> None:
 Run = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command line in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def invoke(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main([str(item) for item in arguments])
-        found = capsys.readouterr()
-        return int(stopped.value.code or 0), found.out, found.err
-
-    return invoke
-
-
 def test_the_command_writes_a_page_and_says_so(run: Run, full: Path, tmp_path: Path) -> None:
     code, out, err = run("report", full)
     assert (code, out) == (0, "report.html\n")

@@ -66,15 +66,6 @@ def check(tab: chromium.Page) -> None:
     assert tab.requests() == []
 
 
-def centre(tab: chromium.Page, selector: str) -> list[float]:
-    """Where an element is on the screen, scrolled to the middle of it."""
-    found: list[float] = tab.run(
-        f"(() => {{ const item = document.querySelector({selector!r}); item.scrollIntoView({{block: 'center', behavior: 'instant'}});"
-        " const box = item.getBoundingClientRect(); return [box.left + box.width / 2, box.top + box.height / 2]; })()"
-    )
-    return found
-
-
 def tip(tab: chromium.Page) -> str:
     """What the page's own tip says; '' where it is not shown."""
     return str(tab.run("document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"))
@@ -87,7 +78,7 @@ def test_the_page_of_a_sample_trace(
     chromium.needed()
     tab = running.open(written(sample_database(name), tmp_path / "report.html"))
     check(tab)
-    tab.point(*centre(tab, ".bar .piece"))
+    tab.point(*tab.centre(".bar .piece"))
     tab.wait("!document.getElementById('tip').hidden")
     assert "SQL: SELECT bound" in tip(tab)
     tab.run("scrollTo(0, 0)")
@@ -127,13 +118,13 @@ def test_all_sections_with_data_in_light_and_dark_and_on_paper(
 def test_pointing_at_figures_and_numbers_names_the_statement(opened: chromium.Page) -> None:
     for name, words in (("timeline", "FROM steps"), ("idle", "FROM gaps"), ("roofline", "FROM kernels")):
         mark = f"#plot-{name} .point path" if name != "timeline" else "#plot-timeline .bars .point path"
-        x, y = centre(
-            opened, mark if name != "roofline" else "#plot-roofline .scatterlayer .trace:nth-last-child(2) .point"
+        x, y = opened.centre(
+            mark if name != "roofline" else "#plot-roofline .scatterlayer .trace:nth-last-child(2) .point"
         )
         opened.point(x, y)
         opened.wait(f"document.querySelector('#plot-{name} .hoverlayer')?.textContent.includes('{words}')")
         assert "n = " in opened.run(f"document.querySelector('#plot-{name} .hoverlayer').textContent")
-    opened.point(*centre(opened, "#kernels-table td.n data"))
+    opened.point(*opened.centre("#kernels-table td.n data"))
     opened.wait("!document.getElementById('tip').hidden")
     assert tip(opened).startswith("exactly 20\n") and "SQL: SELECT name, category" in tip(opened)
     opened.press("Escape", 27)
@@ -174,10 +165,10 @@ def test_text_of_a_recording_stays_text(running: chromium.Browser, tmp_path: Pat
     assert tab.run("document.documentElement.dataset.hacked") is None
     assert tab.run("document.querySelectorAll('main img, main b b, .plot b, .plot img, section script').length") == 0
     assert "<b>bold</b>" in tab.run("document.getElementById('kernels-table').textContent")
-    x, y = centre(tab, "#plot-requests .bars .point path")
+    x, y = tab.centre("#plot-requests .bars .point path")
     tab.point(x, y)
     tab.wait("document.querySelector('#plot-requests .hoverlayer')?.textContent.includes('</script>')")
-    tab.point(*centre(tab, "#kernels-table td.l"))
+    tab.point(*tab.centre("#kernels-table td.l"))
     assert tab.run("document.documentElement.dataset.hacked") is None
     assert tab.complaints() == [] and tab.requests() == []
     tab.picture(PICTURES / "hostile.png")
