@@ -35,18 +35,21 @@ def of_one_change(found: Sequence[Finding]) -> list[Finding]:
     At least the largest of them goes away (what ends one cause may shorten the other), at most all. The most likely is the
     largest and half of the others.
     """
-    groups: dict[Proof, list[Finding]] = {}
+    groups: dict[tuple[Proof, str], list[tuple[Finding, Gain]]] = {}  # by the change, and what gains are shares of
     for item in found:
         if item.proof is not None and item.gain is not None:
-            groups.setdefault(item.proof, []).append(item)
-    return [_joined(item, groups.get(item.proof, [])) if item.proof and item.gain else item for item in found]
+            groups.setdefault((item.proof, item.gain.of), []).append((item, item.gain))
+    return [
+        item if item.proof is None or item.gain is None else _joined(item, groups[item.proof, item.gain.of])
+        for item in found
+    ]
 
 
-def _joined(item: Finding, same: Sequence[Finding]) -> Finding:
-    others = [other for other in same if other is not item]
-    gains = sorted((one.gain for one in same if one.gain is not None), key=lambda gain: -gain.value)
-    if not others or len({gain.of for gain in gains}) > 1:
+def _joined(item: Finding, same: Sequence[tuple[Finding, Gain]]) -> Finding:
+    others = [other for other, _ in same if other is not item]
+    if not others:
         return item
+    gains = sorted((gain for _, gain in same), key=lambda gain: -gain.value)
     joint = Gain(
         value=min(1.0, gains[0].value + sum(gain.value for gain in gains[1:]) / 2), of=gains[0].of,
         interval=Interval(

@@ -66,8 +66,6 @@ async def _in_turns(trials: Sequence[Trial], stages: Sequence[Stages]) -> None:
             for trial, each, server in zip(trials, stages, servers, strict=True):
                 if round_ >= len(trial.passes):
                     continue
-                if (
-                    len(trials) > 1
-                ):  # an engine that idled while others worked has to wake up first: that is no part of a pass
+                if len(trials) > 1:  # no pass begins on an engine that has idled while others worked
                     await each.load(server, "warmup", trial.warmup)
                 await each.load(server, *trial.passes[round_])

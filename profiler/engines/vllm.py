@@ -38,7 +38,7 @@ class Vllm:
         if launch.device_kind == "cpu" and not named(given, "enforce-eager"):
             argv += ["--enforce-eager"]  # compiling for one short run costs more than it brings
         if launch.device_kind == "cpu" and launch.random_weights and not named(given, "dtype") and not has_bf16():
-            argv += ["--dtype", "float32"]  # vLLM would take bfloat16, in which such a CPU needs minutes for a prompt
+            argv += ["--dtype", "float32"]  # vLLM would take bfloat16, which takes such a CPU several times as long
         if launch.ledger_dir is not None and not named(given, "kv-events-config"):
             # "null": events reach the hook, and no socket is opened
             argv += ["--kv-events-config", json.dumps({"enable_kv_cache_events": True, "publisher": "null"})]
