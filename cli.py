@@ -133,10 +133,11 @@ class Composition:
 
         return planned_arrivals(spec, seed, **options)
 
-    def prove(
-        self, run: str, finding_id: str, *, rounds: int, out: Path | None, python: Path | None, quiet: bool
-    ) -> Any:
-        """Run a finding's change against the run as it was and keep the verdict (analyzers.verdict.Verdict) in its database."""
+    def prove(self, run: str, finding_id: str, *, rounds: int, out: Path | None, quiet: bool, **how: Any) -> Any:
+        """Run a finding's change against the run as it was and keep the verdict (analyzers.verdict.Verdict) in its database.
+
+        `how`: what `profiler.prove.repeat_of` takes of the caller.
+        """
         from analyzers.proof import check_writable, conclude, read_case
         from profiler.invocation import default_out
         from profiler.progress import Silent, Terminal
@@ -146,7 +147,8 @@ class Composition:
         with TraceStore.open(run) as store:
             case, path, run_id = read_case(store, finding_id), store.path, store.run_id
         check_writable(path)
-        repeat = repeat_of(case.config, self.resolve_model(str(case.config["model"])), case.change.to_dict(), python)
+        preset = self.resolve_model(str(case.config["model"]))
+        repeat = repeat_of(case.config, preset, case.change.to_dict(), **how)
         directory = out or default_out(f"prove-{finding_id}", repeat.workload)
         made = run_proof(repeat, rounds=rounds, out=directory, observer=Silent() if quiet else Terminal())
         return conclude(case, made, directory, path, run_id)

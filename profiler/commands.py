@@ -25,12 +25,16 @@ def _options(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
 
 python_option = click.option("--python", type=_PATH, help="Interpreter of the engine's environment; default: this one.")
 engine_option = click.option("--engine", default="vllm", show_default=True, help="vllm.")
+engine_env_option = click.option(
+    "--engine-env", multiple=True, metavar="NAME=VALUE", help="Environment variable for the engine alone."
+)
 engine_options = _options(
     engine_option,
     click.option("--model", help="Preset, folder or hub id. Default: llama-160m on a CPU, llama-3.1-8b on a GPU."),
     click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"])),
     python_option,
     click.option("--engine-arg", "engine_args", multiple=True, metavar="K[=V]", help="Handed to the engine as --K V."),
+    engine_env_option,
     click.option(
         "--ready-timeout", "ready_timeout_s", default=900.0, show_default=True, help="Seconds until it serves."
     ),

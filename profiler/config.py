@@ -73,6 +73,7 @@ class ProfileConfig:
     device: str = "auto"
     python: Path | None = None  # interpreter of the engine; default: this one
     engine_args: tuple[str, ...] = ()  # K=V or K, handed to the engine
+    engine_env: Mapping[str, str] = field(default_factory=dict)  # for the engine alone, on top of this process's own
     window: Window = field(default_factory=Window)
     control: bool = True
     calibrate: bool = True  # on a CPU: measure its roofs for some seconds before the engine starts

@@ -15,6 +15,7 @@ from profiler.config import ProfileConfig, parse_window
 from profiler.interpreter import gpu_name
 from profiler.rundir import check_model_path
 from profiler.telemetry import parse_hz
+from traces.environment import looks_secret
 from traces.errors import EngineFailed, UsageProblem
 from traces.manifest import RunManifest
 
@@ -54,8 +55,15 @@ def prepare(
     from profiler.workloads.plan import build_plan
 
     for argument in rest.get("engine_args", ()):
-        if not argument.partition("=")[0].strip("- "):
+        name = argument.partition("=")[0].lstrip("- ").replace("_", "-").rstrip()
+        if not name:
             raise UsageProblem(f"cannot read --engine-arg {argument!r}", hint="it looks like K=V or K")
+        if name == "api-key":
+            raise UsageProblem(
+                "--engine-arg api-key: what loads the engine sends no key, and arguments are recorded",
+                hint="leave it out: this server listens on loopback only, for as long as the run takes",
+            )
+    rest["engine_env"] = _settings(rest.get("engine_env", ()))
     context = _context_tokens(preset, model, rest.get("engine_args", ()))
     plan = build_plan(workload, seed, max_context_tokens=context)
     config = ProfileConfig(
@@ -99,6 +107,24 @@ def check_outcome(manifest: RunManifest, run_dir: Path) -> None:
         raise EngineFailed(
             manifest.failure or manifest.status, hint=f"what was recorded is in {run_dir}; its engine.log says more"
         )
+
+
+def _settings(given: tuple[str, ...]) -> dict[str, str]:
+    """NAME=VALUE of --engine-env, by name."""
+    found: dict[str, str] = {}
+    for item in given:
+        name, mark, value = item.partition("=")
+        if not mark or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
+            raise UsageProblem(f"cannot read --engine-env {item!r}", hint="it looks like NAME=VALUE")
+        if name.startswith("STEPSCOPE_"):
+            raise UsageProblem(f"--engine-env {name} is set by stepscope itself", hint="leave it out")
+        if looks_secret(name):  # the value would be in the manifest
+            raise UsageProblem(
+                f"--engine-env {name} looks like a secret, and what is given here is recorded",
+                hint="export it in the shell instead: the engine gets it, and it is not recorded",
+            )
+        found[name] = value
+    return found
 
 
 def _context_tokens(preset: Mapping[str, Any] | None, model: str, engine_args: tuple[str, ...]) -> int:

@@ -7,6 +7,7 @@ sent as well and does not count: it touches memory and kernels for the first tim
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,14 @@ from typing import Any
 from profiler.invocation import Invocation, prepare
 from profiler.progress import Observer
 from profiler.trial import Trial, run_trials
+from traces.environment import may_be_shown
 from traces.errors import EngineFailed, UsageProblem
 
 SIDES = ("A", "B")
 MEMORY_FLAG, MEMORY_SHARE = "gpu-memory-utilization", 0.9  # of a GPU, which two engines have to share; vLLM's default
+# Which device of which machine, what only a recording needs, and what names code.
+_NOT_REPEATED = re.compile(r".*VISIBLE_DEVICES|VLLM_CUSTOM_SCOPES_FOR_PROFILING|VLLM_PLUGINS")
+_PLAIN = re.compile(r"[\w.,:=+-]*")  # no path, so no file of another machine, and no program
 LEAST_ROUNDS, MOST_ROUNDS = 2, 20  # one pass of each tells nothing of the noise
 
 
@@ -34,6 +39,7 @@ class Repeat:
     seed: int
     workload: str
     engine_args: tuple[str, ...]
+    engine_env: tuple[str, ...] = ()  # NAME=VALUE
     changed_workload: str | None = None
     without: tuple[str, ...] = ()  # flags that side B does not have
     added: tuple[str, ...] = ()  # and those it has instead
@@ -56,11 +62,17 @@ class Repeat:
 
 
 def repeat_of(
-    config: Mapping[str, Any], preset: Mapping[str, Any] | None, change: Mapping[str, Any], python: Path | None = None
+    config: Mapping[str, Any],
+    preset: Mapping[str, Any] | None,
+    change: Mapping[str, Any],
+    *,
+    python: Path | None = None,
+    engine_env: Sequence[str] = (),
 ) -> Repeat:
     """From the manifest of a run (`runs.config`) and the proof of a finding. Raises UsageProblem where it does not say.
 
-    The interpreter is the caller's: a database may come from anywhere, and names no program that is started.
+    The interpreter is the caller's: a database may come from anywhere, and names no program that is started. Settings of
+    engines that were in its environment are set again; `engine_env`, NAME=VALUE, wins.
     """
     try:
         return Repeat(
@@ -68,11 +80,20 @@ def repeat_of(
             device="cpu" if config.get("device_kind") == "cpu" else "cuda",
             python=python, seed=int(config["seed"]),
             workload=str(config["workload"]["spec"]), engine_args=tuple(config["engine_args"]),
+            engine_env=(*_repeated(config.get("engine_env")), *engine_env),
             changed_workload=change.get("workload"), without=tuple(change.get("without", ())),
             added=tuple(change.get("engine_args", ())),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise UsageProblem("this run does not say how it was made", hint="record it again") from error
+
+
+def _repeated(recorded: Any) -> list[str]:
+    """Settings of `engine_env` as NAME=VALUE."""
+    return [
+        f"{name}={value}" for name, value in (recorded.items() if isinstance(recorded, dict) else ())
+        if may_be_shown(name) and not _NOT_REPEATED.fullmatch(name) and _PLAIN.fullmatch(str(value))
+    ]  # fmt: skip
 
 
 def run_proof(repeat: Repeat, *, rounds: int, out: Path, observer: Observer) -> list[Path]:
@@ -115,7 +136,8 @@ def _trials(repeat: Repeat, rounds: int, out: Path) -> list[Trial]:
 def _job(repeat: Repeat, workload: str, engine_args: tuple[str, ...], out: Path) -> Invocation:
     return prepare(
         repeat.preset, model=repeat.model, workload=workload, seed=repeat.seed, window="all", out=out, engine=repeat.engine,
-        device=repeat.device, python=repeat.python, engine_args=engine_args, trace=False, calibrate=False, telemetry_hz="off",
+        device=repeat.device, python=repeat.python, engine_args=engine_args, engine_env=repeat.engine_env, trace=False,
+        calibrate=False, telemetry_hz="off",
     )  # fmt: skip
 
 

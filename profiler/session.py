@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from profiler.calibrate import known_or_measured
 from profiler.capture import StopTimeout
 from profiler.config import ProfileConfig
-from profiler.engines.base import SECRET, Launch
+from profiler.engines.base import Launch, with_given
 from profiler.engines.registry import find_engine
 from profiler.facts import RunFacts
 from profiler.interpreter import Interpreter, device_kind, inspect_interpreter, require_engine
@@ -35,6 +35,7 @@ from profiler.rundir import RunDir, check_model_path, has_weights, new_run_dir
 from profiler.stages import Stages
 from profiler.telemetry import Telemetry
 from traces.calibration import AUTO_BIND
+from traces.environment import engine_settings, looks_secret
 from traces.errors import EngineFailed, StepscopeError
 from traces.manifest import MANIFEST_NAME, RunManifest
 
@@ -73,9 +74,9 @@ def prepared(config: ProfileConfig, plan: Plan, observer: Observer) -> Stages:
     with new_run_dir(config.out) as run:
         _write_inputs(run, config, plan)
         launch = _launch(config, run, interpreter, kind, model=model, local=local)
-        env = engine.environment(launch, dict(os.environ))
+        env = with_given(engine, launch, os.environ, config.engine_env)
         facts.argv = engine.argv(launch)
-        facts.env = {name: value for name, value in env.items() if name != SECRET}
+        facts.env = engine_settings(os.environ) | {name: value for name, value in env.items() if not looks_secret(name)}
         facts.manifest().write(run.root)
     process = EngineProcess(facts.argv, env, run_id=facts.run_id, log_path=run.log)
     telemetry = Telemetry(

@@ -45,8 +45,10 @@ def ledger(run_dir: Path) -> list[dict[str, Any]]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     scratch = Path(tempfile.mkdtemp(prefix="t-"))  # short: the engine's sockets go below it
     run_dir = tmp_path_factory.mktemp("engine") / "run"
-    ended = profile_real(run_dir, "--workload", "agent:sessions=3,turns=3,output=8", "--window", "all",
-                         env={"TMPDIR": str(scratch)})  # fmt: skip
+    ended = profile_real(
+        run_dir, "--workload", "agent:sessions=3,turns=3,output=8", "--window", "all", "--engine-env", "VLLM_LOGGING_PREFIX=given:",
+        env={"TMPDIR": str(scratch), "VLLM_API_KEY": "s3cret", "HF_TOKEN": "t0ken", "VLLM_RINGBUFFER_WARNING_INTERVAL": "61"},
+    )  # fmt: skip
     assert ended.code == 0, ended.err
     assert left_behind(run_dir) == []
     assert list(scratch.iterdir()) == [], "nothing of the engine's is left in the temporary folder"
@@ -166,6 +168,17 @@ def test_the_engine_does_not_see_our_packages(run: Ended) -> None:
     env = run.manifest["engine_env"]
     assert env["PYTHONPATH"].split(os.pathsep)[0].endswith("plugin")
     assert sys.prefix in run.manifest["engine_python"]
+
+
+def test_settings_of_the_engine_s_environment_are_recorded_and_secrets_are_not(run: Ended) -> None:
+    """A key for the user's own server neither locks ours nor is it written down."""
+    env = run.manifest["engine_env"]
+    assert (env["VLLM_RINGBUFFER_WARNING_INTERVAL"], env["VLLM_LOGGING_PREFIX"]) == ("61", "given:")
+    assert "given:" in (run.run_dir / "engine.log").read_text(), "the engine got it"
+    written = [path for path in run.run_dir.rglob("*") if path.is_file()]
+    assert {path.name for path in written} >= {"manifest.json", "run.duckdb", "engine.log"}
+    for secret in (b"s3cret", b"t0ken"):
+        assert not [path for path in written if secret in path.read_bytes()]
 
 
 class TestHookThatFails:  # an engine of its own, in a worker of its own

@@ -100,7 +100,7 @@ def manifest(**changed: Any) -> dict[str, Any]:
 
 def test_a_changed_workload_shares_the_engine_and_changed_flags_do_not(tmp_path: Path) -> None:
     changed = Proof(workload=SPEC.replace("head", "no")).to_dict()
-    repeat = repeat_of(manifest(), preset("tiny"), changed, Path("/my/python"))
+    repeat = repeat_of(manifest(), preset("tiny"), changed, python=Path("/my/python"))
     (trial,) = _trials(repeat, 2, tmp_path)
     assert [name for name, _ in trial.passes] == ["A0", "B0", "A1", "B1", "A2", "B2"]
     assert {name[0]: plan.spec.partition("timestamp=")[2][:4] for name, plan in trial.passes} == {
@@ -120,6 +120,22 @@ def test_a_changed_workload_shares_the_engine_and_changed_flags_do_not(tmp_path:
     assert b.config.engine_args == ("block-size=32", "max-model-len=2048", "num-gpu-blocks-override=80")
     assert a.config.out != b.config.out
     assert [plan for _, plan in a.passes] == [plan for _, plan in b.passes]
+
+
+def test_settings_of_the_environment_are_repeated_but_nothing_that_names_code(tmp_path: Path) -> None:
+    recorded = {
+        "VLLM_CPU_OMP_THREADS_BIND": "0-1", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "3", "LD_PRELOAD": "/evil.so",
+        "VLLM_PLUGINS": "evil", "PYTHONPATH": "/evil", "VLLM_CUSTOM_SCOPES_FOR_PROFILING": "1", "VLLM_API_KEY": "x", "HOME": "x",
+        "VLLM_LOGGING_CONFIG_PATH": "/evil.json", "OMP_EVIL": 5,
+    }  # fmt: skip
+    given = manifest(engine_env=recorded)
+    for trial in _trials(repeat_of(given, preset("tiny"), {}, engine_env=("OMP_NUM_THREADS=1",)), 2, tmp_path):
+        assert trial.config.engine_env == {
+            "VLLM_CPU_OMP_THREADS_BIND": "0-1",
+            "OMP_NUM_THREADS": "1",
+            "OMP_EVIL": "5",
+        }
+    assert repeat_of(manifest(engine_env=["x"]), None, {}).engine_env == ()
 
 
 def test_two_engines_on_one_gpu_get_half_of_its_memory_each() -> None:

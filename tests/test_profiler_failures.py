@@ -241,6 +241,11 @@ def test_an_out_directory_without_permission(tmp_path: Path) -> None:
         (["--window", "seconds=nan"], "cannot read the window 'seconds=nan'"),
         (["--workload", "nope"], "unknown workload 'nope'"),
         (["--engine-arg", "=3"], "cannot read --engine-arg '=3'"),
+        (["--engine-arg", "--api_key=x"], "--engine-arg api-key: what loads the engine sends no key"),
+        (["--engine-env", "OMP_NUM_THREADS"], "cannot read --engine-env 'OMP_NUM_THREADS'"),
+        (["--engine-env", "A B=1"], "cannot read --engine-env 'A B=1'"),
+        (["--engine-env", "STEPSCOPE_LEDGER_DIR=/x"], "--engine-env STEPSCOPE_LEDGER_DIR is set by stepscope itself"),
+        (["--engine-env", "HF_TOKEN=x"], "--engine-env HF_TOKEN looks like a secret"),
         (["--device", "cuda"], "CPU build|no NVIDIA GPU"),
     ],
 )

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from analyzers.presets import preset, preset_names
 from profiler.config import DEFAULT_STEPS, ProfileConfig, Window, parse_window
 from profiler.cpu import has_bf16
-from profiler.engines.base import Launch, flags
+from profiler.engines.base import Launch, flags, with_given
 from profiler.engines.registry import ENGINES, find_engine
 from profiler.engines.vllm import HOOK_DIR
 from profiler.interpreter import Interpreter, device_kind
@@ -128,6 +128,17 @@ def test_environment_adds_to_what_is_there(tmp_path: Path) -> None:
     assert env["VLLM_PLUGINS"] == "other,stepscope"
     assert env["HF_HUB_OFFLINE"] == "1"
     assert "VLLM_CPU_KVCACHE_SPACE" not in env
+
+
+def test_what_the_user_gives_wins_but_for_the_hook(tmp_path: Path) -> None:
+    vllm, inherited = find_engine("vllm"), {"PYTHONPATH": "/mine", "VLLM_CPU_KVCACHE_SPACE": "7", "VLLM_API_KEY": "k"}
+    given = {"PYTHONPATH": "/given", "VLLM_NO_USAGE_STATS": "0", "VLLM_CPU_OMP_THREADS_BIND": "0", "X": "1"}
+    env = with_given(vllm, launch(tmp_path), inherited, given)
+    assert env.items() >= {"VLLM_NO_USAGE_STATS": "0", "VLLM_CPU_OMP_THREADS_BIND": "0", "X": "1"}.items()
+    assert env["PYTHONPATH"] == f"{HOOK_DIR}:/given"
+    assert env["VLLM_API_KEY"] == "", "a key for the user's own server would lock ours"
+    assert "VLLM_CPU_KVCACHE_SPACE" not in env
+    assert "VLLM_API_KEY" not in with_given(vllm, launch(tmp_path), {}, {})
 
 
 def test_binding_is_said_again_where_it_decides_the_roofs(tmp_path: Path) -> None:

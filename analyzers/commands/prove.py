@@ -19,6 +19,12 @@ from analyzers.commands.options import echo_json, json_option, run_argument
 @click.option(
     "--python", type=click.Path(path_type=Path), help="Interpreter of the engine's environment; default: this one."
 )
+@click.option(
+    "--engine-env",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Environment variable for the engines alone, of both sides.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Directory for the passes; default: runs/<time>-prove-…")
 @click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @json_option

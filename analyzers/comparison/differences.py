@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +11,10 @@ import numpy as np
 import polars as pl
 
 from analyzers.comparison.sides import RECORDED, Part, Side
+from traces.environment import looks_secret, may_be_shown
 
 AREAS = ("repeats", "capture", "configuration", "environment", "hardware", "workload", "work", "health")
 _CLOCK_STEP, _PEAK_STEP = 0.02, 0.10  # smaller differences are within what a sensor, or a calibration, repeats
-_SECRET = re.compile(r"(?:^|[-_.])(?:key|token|secret|password|passwd|credentials?)$", re.IGNORECASE)
-_SHOWN_ENV = ("VLLM_", "SGLANG_", "CUDA_", "NCCL_", "OMP_", "MKL_", "TORCH", "PYTORCH_", "HIP_", "ROCR_")
 # where a run was made, and not how
 _PLACES_ARGV = ("model", "served-model-name", "host", "port", "model-path")
 _PLACES_ENV = ("PYTHONPATH", "STEPSCOPE_LEDGER_DIR")
@@ -248,8 +246,8 @@ def _unequal(
 
 def _told(name: str, value: Any, *, area: str) -> Any:
     """The value, unless it may be a secret: by its name, or an environment variable nobody here knows."""
-    unknown = area == "environment" and not name.startswith(_SHOWN_ENV)
-    return "set, not shown" if value is not None and (unknown or _SECRET.search(name)) else value
+    hidden = not may_be_shown(name) if area == "environment" else looks_secret(name)
+    return "set, not shown" if value is not None and hidden else value
 
 
 def _flags(argv: Any) -> dict[str, str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 # Under which the hook makes keys of prompts; it dies with the engine's processes and is written nowhere.
 SECRET = "STEPSCOPE_LEDGER_SECRET"  # noqa: S105 - its name, not its value
+# What brings the hook into the engine: set by us, with what the user has in them behind it.
+_HOOKED = ("STEPSCOPE_LEDGER_DIR", SECRET, "PYTHONPATH", "VLLM_PLUGINS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,14 @@ class Engine(Protocol):
     def diagnose(self, log: str) -> str | None:
         """A hint for a failure that the log names, else None."""
         ...
+
+
+def with_given(
+    engine: Engine, launch: Launch, inherited: Mapping[str, str], given: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables to set on top of `inherited`: the engine's, and those that the user gave, which win but for the hook's."""
+    added = engine.environment(launch, {**inherited, **given})
+    return {**added, **given, **{name: added[name] for name in _HOOKED if name in added}}
 
 
 def flags(engine_args: tuple[str, ...]) -> list[str]:

@@ -48,6 +48,8 @@ class Vllm:
 
     def environment(self, launch: Launch, inherited: dict[str, str]) -> dict[str, str]:
         env = {"PYTHONUNBUFFERED": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        if inherited.get("VLLM_API_KEY"):
+            env["VLLM_API_KEY"] = ""  # of the user's own server; ours listens on loopback, and its client sends no key
         if launch.local_model:
             env["HF_HUB_OFFLINE"] = "1"
         if launch.device_kind == "cpu" and "VLLM_CPU_KVCACHE_SPACE" not in inherited:
