@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import os
+import math
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
+from traces.ending import Ending, Terminated
 from traces.errors import StepscopeError
 from traces.printable import printable
+from traces.streams import give_up_stdout, is_failure, open_streams
 
 # command: (module, attribute, one line for --help). Listed here so that `--help` imports no package.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -53,7 +56,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 
 _LAYOUT = "\n\t"
-_DUCKDB_INTERRUPTED = "Query interrupted"  # what ctrl-C becomes inside a statement: a bare RuntimeError
 
 
 class LazyGroup(click.Group):
@@ -67,6 +69,9 @@ class LazyGroup(click.Group):
             return None
         module, attribute, _ = COMMANDS[cmd_name]
         command: click.Command = getattr(importlib.import_module(module), attribute)
+        for parameter in command.params:
+            if isinstance(parameter.type, click.types.FloatParamType) and parameter.callback is None:
+                parameter.callback = _finite
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -75,13 +80,21 @@ class LazyGroup(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+            give_up_stdout()
             return None
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+def _finite(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """The callback of every option that takes a number: 'nan' and 'inf' pass the limits of click's ranges."""
+    for item in value if isinstance(value, tuple) else (value,):
+        if item is not None and not math.isfinite(item):
+            raise click.BadParameter(f"{item} is not a number to compute with.", ctx=ctx, param=parameter)
+    return value
 
 
 class Composition:
@@ -173,8 +186,11 @@ def stepscope(ctx: click.Context) -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Console entry: the one place where a user's mistake becomes `error:` and `hint:` lines and an exit code."""
+    open_streams()
+    ending = Ending()
     try:
-        result = stepscope.main(args=arguments, prog_name="stepscope", standalone_mode=False)
+        with ending:
+            result = stepscope.main(args=arguments, prog_name="stepscope", standalone_mode=False)
     except StepscopeError as error:
         _complain(error.message, error.hint)
         sys.exit(error.exit_code)
@@ -187,24 +203,24 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         _complain(error.format_message(), "")
         sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        _interrupted()
-    except RuntimeError as error:
-        if str(error) != _DUCKDB_INTERRUPTED:
+    except (click.Abort, KeyboardInterrupt, Terminated):
+        word, code = ending.said
+        _complain(word, "")
+        sys.exit(code)
+    except OSError as error:
+        if not is_failure(error):
             raise
-        _interrupted()
+        give_up_stdout()
+        _complain(f"cannot write the output: {error.strerror}", "free space, or send it elsewhere")
+        sys.exit(2)
     sys.exit(result if isinstance(result, int) else 0)
 
 
-def _interrupted() -> NoReturn:
-    _complain("interrupted", "")
-    sys.exit(130)
-
-
 def _complain(message: str, hint: str) -> None:
-    for word, text in (("error", message), ("hint", hint)):
-        if text:
-            click.echo(f"{word}: {printable(text, keep=_LAYOUT)}", err=True)
+    with contextlib.suppress(OSError):  # where stderr cannot be written either, the exit code tells
+        for word, text in (("error", message), ("hint", hint)):
+            if text:
+                click.echo(f"{word}: {printable(text, keep=_LAYOUT)}", err=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from analyzers.comparison.differences import Difference, differences
+from analyzers.comparison.differences import Difference, differences, not_recorded
 from analyzers.comparison.effect import CROWDED, LONG_NS, SHARED, Design, design
 from analyzers.comparison.judge import Row, Terms, judge
 from analyzers.comparison.metric import DETAIL, GROUPS, HEADLINE, Metric
@@ -18,11 +18,13 @@ from analyzers.comparison.served import pass_starts, served, shortest_ns
 from analyzers.comparison.sides import Side, opened_sides
 from analyzers.comparison.steadiness import crowded
 from analyzers.comparison.stepwise import engine_steps
+from analyzers.report.text import shown
 from traces.errors import NothingToAnalyze, StepscopeError, UsageProblem
 
 COMPARE_VERSION = 1
 CONFIDENCE = 0.95
 MOST_CANDIDATES = 20
+_MOST_NAMED = 6  # differences in an error's message
 
 
 class GateTripped(StepscopeError):
@@ -34,7 +36,7 @@ class GateTripped(StepscopeError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """Base against one candidate. `passes_*`: names of the passes. `in_turns`: they were taken A B A B. `drift`:
-    what is allowed for a drift of the machine where they were not, share."""
+    what is allowed for a drift of the machine where they were not, share. `not_recorded`: areas that a side says nothing of."""
 
     base: str
     cand: str
@@ -42,6 +44,7 @@ class Pair:
     passes_cand: tuple[str, ...]
     in_turns: bool
     differences: tuple[Difference, ...]
+    not_recorded: tuple[str, ...]
     rows: tuple[Row, ...]
     confidence: float
     drift: float
@@ -100,7 +103,15 @@ def compare(base: str, candidates: Sequence[str], question: Question) -> Compari
 
 
 def _nothing(pairs: Sequence[Pair]) -> str:
-    return f"the runs have no number in common: {_reasons(pairs)}"
+    """Why no number can be compared, and what is known to differ all the same."""
+    named = dict.fromkeys(
+        f"{shown(item.name, 40)} {shown(str(item.base), 30)} → {shown(str(item.cand), 30)}"
+        for pair in pairs
+        for item in pair.differences
+        if item.area != "health"
+    )
+    differing = f". What differs: {'; '.join(list(named)[:_MOST_NAMED])}" if named else ""
+    return f"the runs have no number in common: {_reasons(pairs)}{differing}"
 
 
 def _reasons(pairs: Sequence[Pair]) -> str:
@@ -118,9 +129,10 @@ def _pair(base: Side, cand: Side, alpha: float, question: Question) -> Pair:
         found = judge([item for item in metrics if item.group in family], terms)
         rows |= {row.metric_id: row for row in found}
     plan = design(pass_starts(base), pass_starts(cand))
+    named = tuple(differences(base, cand))
     return Pair(
         base=base.name, cand=cand.name, passes_base=_names(base), passes_cand=_names(cand), in_turns=bool(plan.rounds),
-        differences=tuple(differences(base, cand)), confidence=1 - alpha,
+        differences=named, not_recorded=not_recorded(base, cand, named), confidence=1 - alpha,
         drift=math.expm1(terms.allowed(shortest_ns((base, cand)))[0]), judged=sum(row.change is not None for row in rows.values()),
         cautions=tuple(_cautions(base, cand, plan, terms, reason)),
         rows=tuple(sorted(rows.values(), key=lambda row: GROUPS.index(row.group))),

@@ -53,6 +53,15 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AtMost:
+    """All that is known of a gain is what it cannot exceed: a share `high` of what `of` names. Where the gain begins is not
+    known, and unknown is not 0, so there is no interval either."""
+
+    high: float
+    of: str = "step_time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
     """How a run is repeated without the cause. `workload`: the changed workload, None: the run's own.
 
@@ -85,9 +94,10 @@ class Finding:
 
     `finding_id` is stable: the same cause in another run has the same one (lower case, dots, dashes). `device_ns` and
     `energy_j` are what it explains where the recording measured that, `share` is device_ns as a share of the devices'
-    window, and `time_ns` ranks it: device_ns, else an estimate. `gain` is None for what is only said (INFO). `evidence` is SQL with
-    `$run_id` for the run, which returns rows. `fix` says in words what to do, flags of vLLM and SGLang included. `proof` is
-    None where no run of ours can show it.
+    window, and `time_ns` ranks it: device_ns, else an estimate. `gain` is None for what is only said (INFO), and where no more is
+    known than `at_most`. `evidence` is SQL with `$run_id` for the run, which returns rows; where the finding explains device time
+    or energy, these have a column `explained_ns` or `explained_j` that sums to it. `fix` says in words what to do, flags of
+    vLLM and SGLang included. `proof` is None where no run of ours can show it.
     """
 
     finding_id: str
@@ -102,20 +112,27 @@ class Finding:
     evidence: str
     fix: str
     proof: Proof | None = None
+    at_most: AtMost | None = None
+
+    @property
+    def only_said(self) -> bool:
+        """Whether nothing at all is known of a gain."""
+        return self.gain is None and self.at_most is None
 
     @property
     def shown(self) -> bool:
-        """Whether it is worth showing: information, or a gain of which the interval leaves zero out."""
+        """Whether it is worth showing: information, a gain of which the interval leaves zero out, or one that may be large."""
         if self.gain is None:
-            return self.severity is Severity.INFO
+            return self.severity is Severity.INFO or (self.at_most is not None and self.at_most.high >= LEAST_GAIN)
         return not self.gain.interval.has_zero and self.gain.value >= LEAST_GAIN
 
     def row(self, run_id: str, rank: int) -> tuple[Any, ...]:
         """Values of table `findings`, in the order of FINDING_COLUMNS."""
-        gain = self.gain
-        numbers = (None, None, None, None) if gain is None else (
-            gain.value, gain.interval.low, gain.interval.high, gain.of,
-        )  # fmt: skip
+        numbers: tuple[Any, ...] = (None, None, None, None)
+        if self.gain is not None:
+            numbers = (self.gain.value, self.gain.interval.low, self.gain.interval.high, self.gain.of)
+        elif self.at_most is not None:
+            numbers = (None, None, self.at_most.high, self.at_most.of)
         quoted = run_id.replace("'", "''")  # kept as a statement that runs as it stands
         return (
             run_id, self.finding_id, rank, str(self.severity), self.title, self.cause, self.device_ns, self.energy_j,

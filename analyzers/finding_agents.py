@@ -79,7 +79,8 @@ def _finding(
         + (f" of {_many(sessions, 'session')}" if sessions else "") + where,
         device_ns=device_ns, energy_j=_known_sum(recorded, "energy_j"),
         share=None if device_ns is None or not window_ns else device_ns / window_ns,
-        time_ns=estimate if device_ns is None else device_ns, gain=gain, evidence=_evidence(rows), fix=cause.fix, proof=proof,
+        time_ns=estimate if device_ns is None else device_ns, gain=gain, evidence=_evidence(rows, recorded["pass"][0]),
+        fix=cause.fix, proof=proof,
     )  # fmt: skip
 
 
@@ -98,17 +99,24 @@ def _known_sum(rows: pl.DataFrame, column: str) -> Any:
     return None if rows[column].null_count() == rows.height else rows[column].sum()
 
 
-def _evidence(rows: pl.DataFrame) -> str:
-    """The pieces that the finding is made of; its words come from the recording, so they are quoted."""
+def _evidence(rows: pl.DataFrame, recorded_pass: str | None) -> str:
+    """The pieces that the finding is made of, with what those of the recorded pass explain; its words come from the
+    recording, so they are quoted."""
+    quoted = "NULL" if recorded_pass is None else "'" + recorded_pass.replace("'", "''") + "'"
+    explained = ", ".join(
+        f"CASE WHEN q.pass IS NOT DISTINCT FROM {quoted} THEN r.{name} END AS {column}"
+        for name, column in (("device_ns", "explained_ns"), ("energy_j", "explained_j"))
+    )
     keys = sorted({tuple("" if value is None else str(value) for value in row)
                    for row in rows.select("cause", "divergence_role", "detail").iter_rows()})  # fmt: skip
     listed = ", ".join(
         "({})".format(", ".join("'" + text.replace("'", "''") + "'" for text in key)) for key in keys[:20]
     )
     return (
-        "SELECT request_id, start_token, tokens, role, divergence_token, divergence_role, detail, device_ns, energy_j FROM reuse "
-        "WHERE run_id = $run_id AND piece = 'lost' AND (cause, coalesce(divergence_role, ''), "
-        f"coalesce(regexp_replace(detail, ' \\(segment [0-9]+\\)', '', 'g'), '')) IN ({listed}) ORDER BY tokens DESC"
+        "SELECT r.request_id, q.pass, r.start_token, r.tokens, r.role, r.divergence_token, r.divergence_role, r.detail, "
+        f"{explained} FROM reuse AS r LEFT JOIN requests AS q ON q.run_id = r.run_id AND q.request_id = r.request_id "
+        "WHERE r.run_id = $run_id AND r.piece = 'lost' AND (r.cause, coalesce(r.divergence_role, ''), "
+        f"coalesce(regexp_replace(r.detail, ' \\(segment [0-9]+\\)', '', 'g'), '')) IN ({listed}) ORDER BY r.tokens DESC"
     )
 
 

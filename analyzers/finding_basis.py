@@ -213,6 +213,11 @@ def gain_between(low: float, value: float, high: float, of: str = "step_time") -
     return Gain(value=value, interval=Interval(low=min(low, value), high=min(1.0, max(high, value))), of=of)
 
 
+def counted(number: int, what: str) -> str:
+    """`number` of `what`, in words."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def waits_enough(ns: float, whole_ns: int) -> bool:
     """Whether a wait takes so much of what it is a part of that it is worth looking at."""
     return whole_ns > 0 and ns >= LEAST_WAIT * whole_ns

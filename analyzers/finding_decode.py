@@ -1,7 +1,8 @@
-"""Findings of decode that waits for memory or is too small for the device: a larger batch, fewer bits, speculation.
+"""Findings of decode on the memory side of the roofline, or too small for the device: a larger batch, fewer bits, speculation.
 
 A step is slowed by what it reads once for all requests. Where there is a step ledger its own law says what a step costs
-whatever it does; else the cost model does, from the recording.
+whatever it does; else the cost model does, from the recording. The side says which roof is lower, not that a step is near
+it: what a step takes beyond its roof (the rest) is in every interval, growing with the work or staying as it is.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import numpy as np
 import polars as pl
 
 from analyzers.finding import Finding, Gain, Severity
-from analyzers.finding_basis import Basis, Served, finding, gain_between
+from analyzers.finding_basis import Basis, Served, counted, finding, gain_between
 from analyzers.finding_limits import ACCEPTED, DRAFTED, LEAST_LARGER_BATCH
 from analyzers.finding_model import Decode, Priced, decode_of, is_possible, priced
 
 _EVIDENCE = (
-    "SELECT step_id, decode_reqs, decode_kv_tokens, busy_ns, memory_ns, latency_ns, inefficient_ns, roof_fraction FROM steps "
-    "WHERE run_id = $run_id AND kind = 'decode' AND trusted IS NOT false AND busy_ns > 0 ORDER BY busy_ns DESC"
+    "SELECT step_id, decode_reqs, decode_kv_tokens, busy_ns AS explained_ns, memory_ns, latency_ns, inefficient_ns, roof_fraction "
+    "FROM steps WHERE run_id = $run_id AND kind = 'decode' AND trusted IS NOT false AND busy_ns > 0 AND decode_reqs > 0 "
+    "AND decode_tokens = decode_reqs AND coalesce(side, 'memory') = 'memory' ORDER BY explained_ns DESC"
 )
 _DECODE_ONLY = (
     "SELECT s.pid, s.seq, s.total_tokens, s.running, s.waiting, s.result_start_ns - s.sched_end_ns AS step_ns FROM ledger_steps AS s "
@@ -39,7 +41,7 @@ _FP8_CACHE = (
 
 
 def of_decode(run: Basis, known: Served | None) -> Iterator[Finding]:
-    """Nothing where decode steps are computing-bound, or where neither ledger nor cost model can price them."""
+    """Nothing where decode steps lie on the computing side, or where neither ledger nor cost model can price them."""
     decode, model = decode_of(run), priced(run)
     ledger = [] if known is None else list(_larger_by_ledger(run, known))
     yield from ledger
@@ -87,9 +89,11 @@ def _larger_by_model(run: Basis, decode: Decode, model: Priced, roof_ns: float) 
     small = decode.latency_share >= 0.5
     yield finding(
         run, "decode.small-batch", "decode is bound by latency: its kernels are too small" if small
-        else "decode waits for memory: few requests share what is read",
-        f"{decode.steps} steps decode {decode.batch} requests on average at {decode.context:,} tokens; at the roof twice as many "
-        f"would take {twice / roof_ns:.2f} times as long", _LARGER, _EVIDENCE, gain=gain, whole_ns=run.work_ns, device_ns=decode.total_ns,
+        else "few requests share what decode reads",
+        f"{decode.batch} requests on average decode at {decode.context:,} tokens in {counted(decode.steps, 'step')}, "
+        f"{_reached(decode, roof_ns)}; at the roof twice as many would take {twice / roof_ns:.2f} times as long. Assumed: that they reach "
+        "as much of it; the interval: from what is beyond the roof growing with the batch, to it staying as it is",
+        _LARGER, _EVIDENCE, gain=gain, whole_ns=run.work_ns, device_ns=decode.total_ns,
     )  # fmt: skip
 
 
@@ -107,36 +111,46 @@ def _fewer_bits(run: Basis, decode: Decode, model: Priced, roof_ns: float) -> It
         if gain is None or low <= 0 or not known:
             continue
         yield finding(
-            run, finding_id, f"decode waits for memory: its {what} could be half as large",
-            f"{less / roof_ns:.0%} of what {decode.steps} decode steps take at the roof ({decode.batch} requests at "
-            f"{decode.context:,} tokens) is for reading bytes of the {what} that fp8 does not have",
+            run, finding_id, f"decode reads a {what} that could be half as large" if what == "KV cache"
+            else f"decode reads {what} that could be half as large",
+            f"{less / roof_ns:.0%} of what {counted(decode.steps, 'decode step')} would take at the roof ({decode.batch} requests at "
+            f"{decode.context:,} tokens) is for bytes of the {what} that fp8 does not have; they run {_reached(decode, roof_ns)}. The "
+            "interval: from what is beyond the roof staying as it is, to it shrinking as much",
             fix, _EVIDENCE, gain=gain, whole_ns=run.work_ns, device_ns=decode.total_ns,
             proof=run.proof(argument) if run.on_gpu else None,
         )  # fmt: skip
 
 
 def _speculation(run: Basis, decode: Decode, model: Priced, roof_ns: float) -> Iterator[Finding]:
-    """Drafts checked in one step: the roof's time grows by theirs, the rest stays (or grows as much). The interval is
-    that, and over what is accepted."""
+    """Drafts checked in one step: the roof's time grows by theirs, and the rest with the tokens (at the lower end), as much
+    as the roof's time, or not at all (at the upper end); and over what is accepted. So nothing is promised where the rest is
+    most of a step: nobody knows that it would not grow."""
     if run.given("speculative-config", "speculative-algorithm") or decode.latency_share >= 1:
         return
     # a request's cache is read once for all its tokens of a step
     checked_ns = model.decode_ns((1 + DRAFTED) * decode.batch, max(1, decode.context // (1 + DRAFTED)))
-    most, longer = (max(checked_ns - roof_ns, 0.0) / of for of in (roof_ns, decode.step_ns))
+    more_ns, rest_ns = max(checked_ns - roof_ns, 0.0), max(decode.step_ns - roof_ns, 0.0)
+    longer = ((more_ns + DRAFTED * rest_ns) / decode.step_ns, more_ns / roof_ns, more_ns / decode.step_ns)
     low, value, high = (
-        1 - (1 + more) / accepted_tokens(share, DRAFTED) for share, more in zip(ACCEPTED, (most, longer, longer), strict=True)
-    )  # fmt: skip
+        1 - (1 + more) / accepted_tokens(share, DRAFTED) for share, more in zip(ACCEPTED, longer, strict=True)
+    )
     gain = _of_decode(run, decode, low, value, high)
     if gain is None or low <= 0:
         return
     yield finding(
-        run, "decode.speculation", "decode waits for memory: drafted tokens would be checked on the way",
-        f"checking {DRAFTED} drafted tokens for each of {decode.batch} requests makes a step {longer:.0%} to {most:.0%} longer; the "
-        f"gain holds if {ACCEPTED[0]:.0%} to {ACCEPTED[-1]:.0%} of them are accepted, which only a run can tell",
+        run, "decode.speculation", "drafted tokens could be checked while decode reads its weights",
+        f"decode lies on the memory side, {_reached(decode, roof_ns)}: checking {DRAFTED} drafted tokens for each of {decode.batch} "
+        f"requests makes a step {longer[2]:.0%} to {longer[0]:.0%} longer. The gain holds if {ACCEPTED[0]:.0%} to {ACCEPTED[-1]:.0%} of "
+        "them are accepted, which only a run can tell: so it is never more than a warning",
         "speculative decoding (vLLM: --speculative-config with ngram, EAGLE or a draft model; SGLang: --speculative-algorithm)",
         _EVIDENCE, gain=gain, whole_ns=run.work_ns, device_ns=decode.total_ns, severity=Severity.WARNING,
         proof=run.proof(_SPECULATION % DRAFTED) if run.engine == "vllm" else None,
     )  # fmt: skip
+
+
+def _reached(decode: Decode, roof_ns: float) -> str:
+    """How near the steps are to their roof."""
+    return f"at {roof_ns / decode.step_ns:.0%} of their roof"
 
 
 def accepted_tokens(share: float, drafted: int) -> float:

@@ -16,7 +16,7 @@ _FIX = (
     "--lock-gpu-clocks, and memory clocks where the device has them)"
 )
 _EVIDENCE = (
-    "SELECT rank, device, start_ns, end_ns, energy_j FROM execution_idle WHERE run_id = $run_id AND min_duration_s = 0 "
+    "SELECT rank, device, start_ns, end_ns, energy_j AS explained_j FROM execution_idle WHERE run_id = $run_id AND min_duration_s = 0 "
     "ORDER BY end_ns - start_ns DESC"
 )
 

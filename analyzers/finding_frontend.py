@@ -55,6 +55,7 @@ def _frontend(run: Basis) -> Iterator[Finding]:
         f"hand-over): {high:.0%} of the window",
         "more processes that tokenize (vLLM: --api-server-count; SGLang: --tokenizer-worker-num), prompts as token ids, clients that "
         "keep requests in the queue",
-        "SELECT rank, device, start_ns, dur_ns, detail FROM gaps WHERE run_id = $run_id AND cause = 'frontend' ORDER BY dur_ns DESC",
+        "SELECT rank, device, start_ns, dur_ns AS explained_ns, detail FROM gaps WHERE run_id = $run_id AND cause = 'frontend' "
+        "ORDER BY explained_ns DESC",
         gain=gain_between(low, (low + high) / 2, high, "window"), whole_ns=run.window_ns, device_ns=row["frontend_ns"],
     )  # fmt: skip

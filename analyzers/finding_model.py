@@ -1,8 +1,8 @@
 """The cost model as the findings ask it: how long a decode step of the run's model takes at its roof, and what a change does.
 
 A measured step takes its roof's time and more. What a change does to that rest is not known: the interval of every gain
-here reaches from a rest that stays as it is to one that changes in proportion (or, for a larger batch, from one that grows
-with the batch to one that does not grow at all).
+here reaches from a rest that stays as it is to one that changes in proportion (or, for a larger batch and for drafts, from
+one that grows with the batch or the tokens to one that does not grow at all).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Findings of prompts: prefill that is bound by computing, prompts that are most of the work, and prompts that delay decoding."""
+"""Findings of prompts: prefill on the computing side of the roofline, prompts that are most of the work or delay decoding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzers.finding import Finding, Gain, Proof
-from analyzers.finding_basis import Basis, Served, finding, gain_between, waits_enough
+from analyzers.finding_basis import Basis, Served, counted, finding, gain_between, waits_enough
 from analyzers.finding_limits import (
     FEWER_PROMPT_TOKENS,
     FIXED_INTERFERENCE,
@@ -20,14 +20,19 @@ from traces.rows import first_row
 
 _PHASES = ("steps.busy_ns", "steps.kind", "steps.prefill_ns", "devices.busy_ns", "kernels")
 _KERNELS = (
-    "SELECT k.category, k.side, k.bound, count(*) AS kernels, sum(k.prefill_ns)::BIGINT AS prefill_ns FROM kernels AS k JOIN steps AS s "
+    "SELECT k.category, k.side, k.bound, count(*) AS kernels, sum(k.prefill_ns)::BIGINT AS explained_ns FROM kernels AS k JOIN steps AS s "
     "ON s.run_id = k.run_id AND s.step_id = k.step_id WHERE k.run_id = $run_id AND k.valid AND k.prefill_ns > 0 "
-    "AND s.trusted IS NOT false GROUP BY ALL ORDER BY prefill_ns DESC"
+    "AND s.trusted IS NOT false{where} GROUP BY ALL ORDER BY explained_ns DESC"
+)
+# Matrix products in 16 bits on the computing side, as sql/finding_prefill.sql has them.
+_PRODUCTS = (
+    " AND k.side = 'compute' AND k.category IN ('gemm', 'moe') AND NOT coalesce(k.impossible, false) AND k.roof_fraction IS NOT NULL "
+    "AND (k.dtype IS NULL OR regexp_matches(lower(k.dtype), 'bf16|bfloat16|fp16|float16|half'))"
 )
 _MIXED = (
-    "SELECT step_id, prefill_tokens, decode_reqs, busy_ns, interference_ns, prefill_ns, split_low_ns, split_high_ns FROM steps "
-    "WHERE run_id = $run_id AND kind = 'mixed' AND trusted IS NOT false AND interference_ns > 0 AND decode_reqs > 0 "
-    "ORDER BY interference_ns DESC"
+    "SELECT step_id, prefill_tokens, decode_reqs, busy_ns, interference_ns AS explained_ns, prefill_ns, split_low_ns, split_high_ns "
+    "FROM steps WHERE run_id = $run_id AND kind = 'mixed' AND trusted IS NOT false AND busy_ns > 0 AND interference_ns > 0 "
+    "AND decode_reqs > 0 AND prefill_tokens > 0 ORDER BY explained_ns DESC"
 )
 
 
@@ -66,9 +71,9 @@ def _prompts(run: Basis, known: Served | None) -> Iterator[Finding]:
     attention, computing = row["attention_ns"] / run.work_ns, row["compute_ns"] / run.work_ns
     yield finding(
         run, "prefill.prompts", title,
-        f"prefill takes {share:.0%} of the step time and is bound by computing ({row['compute_ns'] / row['prefill_ns']:.0%} of it): "
-        f"it grows with every token. The gain is that of {few:.0%} fewer prompt tokens",
-        fix, _KERNELS,
+        f"prefill takes {share:.0%} of the step time, and {row['compute_ns'] / row['prefill_ns']:.0%} of it lies on the computing side of "
+        f"the roofline: it grows with every token. The gain is that of {few:.0%} fewer prompt tokens",
+        fix, _KERNELS.format(where=""),
         gain=gain_between(
             few * computing, few * share + squared * attention / 2, few * share + squared * attention, run.work_is
         ),
@@ -101,7 +106,7 @@ def _prompts_by_ledger(run: Basis, known: Served) -> tuple[Gain, int, str, Proof
 
 
 def _fp8(run: Basis) -> Iterator[Finding]:
-    """Products in 16 bits, bound by computing, on a device that multiplies faster in fp8: their roof falls; the rest may stay."""
+    """Products in 16 bits on the computing side, on a device that multiplies faster in fp8: their roof falls; the rest may stay."""
     row = run.rows("finding_prefill").row(0, named=True)
     known = first_row(run.con.execute(
         "SELECT name, peak_source FROM devices WHERE run_id = ? ORDER BY rank, device", [run.run_id]
@@ -117,10 +122,12 @@ def _fp8(run: Basis) -> Iterator[Finding]:
     if low <= 0:
         return
     yield finding(
-        run, "prefill.fp8", "prefill is bound by computing in 16 bits",
-        f"{row['products_ns'] / row['prefill_ns']:.0%} of prefill are matrix products in 16 bits that computing limits; by its "
-        f"datasheet this device multiplies {faster:.1f} times as fast in fp8",
-        "products in fp8 (vLLM and SGLang: --quantization fp8, or an fp8 checkpoint); check the answers' quality", _KERNELS,
+        run, "prefill.fp8", "prefill multiplies in 16 bits on the computing side of the roofline",
+        f"{row['products_ns'] / row['prefill_ns']:.0%} of prefill are matrix products in 16 bits on the computing side, at "
+        f"{row['roof_ns'] / row['products_ns']:.0%} of their roof; by its datasheet this device multiplies {faster:.1f} times as fast in "
+        "fp8. The interval: from what is beyond the roof staying as it is, to fp8 reaching as much of its roof",
+        "products in fp8 (vLLM and SGLang: --quantization fp8, or an fp8 checkpoint); check the answers' quality",
+        _KERNELS.format(where=_PRODUCTS),
         gain=gain_between(low, (low + high) / 2, high, run.work_is), whole_ns=run.work_ns, device_ns=row["products_ns"],
         proof=run.proof("quantization=fp8") if run.on_gpu else None,
     )  # fmt: skip
@@ -147,8 +154,8 @@ def _interference(run: Basis) -> Iterator[Finding]:
     slower = row["step_ns"] / row["alone_ns"] if row["alone_ns"] > 0 else 0.0
     yield finding(
         run, "prefill.interference", "long prefills delay the requests that decode",
-        f"in {row['steps']} steps {row['chunk_tokens']:,.0f} prompt tokens on average ride along, and {row['reqs']:,.0f} tokens of "
-        f"others come {slower:.1f} times as late. Smaller chunks add steps: the prompts themselves take longer",
+        f"in {counted(row['steps'], 'step')} {row['chunk_tokens']:,.0f} prompt tokens on average ride along, and {row['reqs']:,.0f} tokens "
+        f"of others come {slower:.1f} times as late. Smaller chunks add steps: the prompts themselves take longer",
         f"smaller chunks (vLLM: --max-num-batched-tokens {chunk}; SGLang: --chunked-prefill-size {chunk}), or prefill on other "
         "replicas (disaggregated). Compare with `stepscope compare`: tokens come sooner, the step time does not fall",
         _MIXED, gain=gain, whole_ns=row["device_ns"], device_ns=row["device_ns"],

@@ -24,6 +24,13 @@ _STEPS = (
     "SELECT pid, seq, sched_end_ns, result_start_ns, total_tokens, running, waiting, kv_usage FROM ledger_steps "
     "WHERE run_id = $run_id AND {where} ORDER BY pid, seq"
 )
+# What was resumed, of the whole run, and the device time of what was computed again, of the recorded window.
+_PREEMPTED = (
+    "SELECT request_id, l.resumed, l.longest_context, d.explained_ns FROM (SELECT engine_request_id AS request_id, count(*) AS resumed, "
+    "max(prompt_tokens + output_before) AS longest_context FROM ledger_rows WHERE run_id = $run_id AND is_resumed GROUP BY ALL) AS l "
+    "FULL JOIN (SELECT request_id, sum(device_ns)::BIGINT AS explained_ns FROM step_requests WHERE run_id = $run_id "
+    "AND phase = 'recompute' GROUP BY ALL) AS d USING (request_id) ORDER BY d.explained_ns DESC NULLS LAST, request_id"
+)
 # One more request as large as those that run would not fit.
 _IS_FULL = (pl.col("running") > 0) & (pl.col("kv_usage") * (1 + 1 / pl.col("running")) >= FULL_CACHE)
 _NO_STEPS = np.zeros(5)
@@ -86,8 +93,7 @@ def _cache(run: Basis, known: Served) -> Iterator[Finding]:
         run, "kv.preemption", "requests are preempted and computed again",
         f"the KV cache is full: {again['request_id'].n_unique()} requests lost their cache and computed {int(tokens):,} tokens again",
         _MORE_CACHE,
-        "SELECT pid, seq, engine_request_id, computed_before, new_tokens, prompt_tokens, output_before FROM ledger_rows "
-        "WHERE run_id = $run_id AND is_resumed ORDER BY pid, seq",
+        _PREEMPTED,
         gain=known.gain(paid - apart, paid + only + value, paid + only + most), whole_ns=known.total_ns, proof=proof,
         device_ns=_recomputed_ns(run),
     )  # fmt: skip

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import duckdb
 
 from analyzers import finding_agents, finding_engine
 from analyzers.finding import FINDING_COLUMNS, Finding, Gain, Interval, Maker, Proof, severity_of
+from analyzers.finding_unseen import Unseen, unseen
 from traces.store import TraceStore
 
 FINDINGS_VERSION = 1
@@ -65,19 +66,21 @@ def ranked(found: Sequence[Finding]) -> list[Finding]:
     """Those worth showing, most time first, information last."""
     return sorted(
         (finding for finding in found if finding.shown),
-        key=lambda finding: (finding.gain is None, -finding.time_ns, finding.finding_id),
+        key=lambda finding: (finding.only_said, -finding.time_ns, finding.finding_id),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingsReport:
     """`findings`: rows of table `findings` in their order, `proof` decoded, with `proved`: the last row of `proofs` on it,
-    or None. Times in ns, shares of 1, unknown is None. `baseline`: the last proof without a finding, or None."""
+    or None. Times in ns, shares of 1, unknown is None. `baseline`: the last proof without a finding, or None.
+    `not_looked_at`: kinds of causes that could not be looked for, so that their absence means nothing."""
 
     version: int = FINDINGS_VERSION
     run_id: str
     findings: list[dict[str, Any]]
     baseline: dict[str, Any] | None
+    not_looked_at: list[Unseen] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -98,4 +101,6 @@ def read_findings(store: TraceStore) -> FindingsReport:
     for row in rows:
         row["proof"] = json.loads(row["proof"]) if row["proof"] else None
         row["proved"] = proofs.get(row["finding_id"])
-    return FindingsReport(run_id=store.run_id, findings=rows, baseline=proofs.get("none"))
+    return FindingsReport(
+        run_id=store.run_id, findings=rows, baseline=proofs.get("none"), not_looked_at=unseen(store)
+    )  # fmt: skip

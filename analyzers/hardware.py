@@ -29,9 +29,11 @@ __all__ = [
 ]  # fmt: skip
 
 _LEAST_RATE = 1e6  # per second; a bare "990" is a forgotten unit
+_MOST_RATE = 1e24  # a million of the fastest machines there are; beyond, quotients leave the range of numbers
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18}
 _RATE = re.compile(
-    r"\s*(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([kmgtpe]?)(i?)\s*(flops?|flop/s|ops?|b/s|bytes/s|bps|b)?\s*", re.I
+    r"\s*(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([kmgtpe]?)(i?)\s*(flops?|flop/s|ops?|b/s|bytes/s|bps|b)?\s*",
+    re.I | re.ASCII,
 )
 # Operand types in the names of matrix kernels: CUTLASS and cuBLAS spell them out, nvjet (t: bfloat16, h: half, q: 8
 # bits) and rocBLAS (B, H, F8 behind the index letters) abbreviate. Narrow ones first: outputs are often wider.
@@ -98,8 +100,10 @@ def parse_rate(text: str, option: str) -> float:
     number, prefix, binary, _ = match.groups()
     power = "kmgtpe".find(prefix.lower()) + 1 if prefix else 0
     rate = float(number) * (1024.0**power if binary else _UNITS[prefix.lower()])
-    if rate < _LEAST_RATE:
-        raise UsageProblem(f"{option} {text} is no rate of a device", hint="give its unit, such as 990T or 3.35TB/s")
+    if not _LEAST_RATE <= rate <= _MOST_RATE:
+        raise UsageProblem(
+            f"{option} {text} is no rate of a device", hint="give it with its unit, such as 990T or 3.35TB/s"
+        )
     return rate
 
 

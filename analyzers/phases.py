@@ -20,7 +20,7 @@ from analyzers.split import Learned, Steps, learn, per_step, split
 from traces.store import frame, named_sql
 
 _CATEGORY_UNKNOWN = "other"
-LEAST_KNOWN = 0.8  # share of a step's time that must be known for its interference to be given
+LEAST_KNOWN = 0.8  # share of a step's time for which there must be something to go by, else it is not split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +50,9 @@ def fill(con: duckdb.DuckDBPyConnection, run_id: str, kernel_phases: pl.DataFram
     learned = learn(basis.model, steps, peaks=basis.peaks, overlap=basis.overlap)
     parts = split(learned, steps)
     numbered = pl.DataFrame({"step": np.arange(rows.height), "step_id": rows["step_id"]})
-    mixed = parts.join(numbered, on="step")
-    _store(con, "step_part", mixed.select("step_id", "category", "prefill_ns"))
-    bounds = per_step(parts).join(numbered, on="step").join(_known(parts), on="step")
-    # without anything to go by, how long decoding waited is not known; its interval is the whole step
-    waited = pl.when(pl.col("known_share") >= LEAST_KNOWN).then("interference_ns")
-    bounds = bounds.with_columns(interference_ns=waited)
+    parts = parts.join(_settled(parts), on="step")  # of the others the interval is the whole step: no number is one
+    _store(con, "step_part", parts.join(numbered, on="step").select("step_id", "category", "prefill_ns"))
+    bounds = per_step(parts).join(numbered, on="step")
     _store(
         con, "step_bounds", bounds.select("step_id", "split_low_ns", "split_high_ns", "split_method", "interference_ns")
     )
@@ -63,10 +60,15 @@ def fill(con: duckdb.DuckDBPyConnection, run_id: str, kernel_phases: pl.DataFram
     _share_requests(con, run_id, learned, numbered)
 
 
-def _known(parts: pl.DataFrame) -> pl.DataFrame:
-    """Per step, the share of its time whose split rests on a model or on measurements."""
+def _settled(parts: pl.DataFrame) -> pl.DataFrame:
+    """Steps whose split rests on a model or on measurements for LEAST_KNOWN of the time that both phases share."""
     known = pl.col("measured_ns").filter(pl.col("known")).sum() / pl.col("measured_ns").sum()
-    return parts.group_by("step").agg(known.alias("known_share"))
+    return (
+        parts.group_by("step")
+        .agg(known.alias("known_share"))
+        .filter(pl.col("known_share") >= LEAST_KNOWN)
+        .select("step")
+    )
 
 
 def _steps(rows: pl.DataFrame, measured: pl.DataFrame) -> Steps:

@@ -19,7 +19,7 @@ from analyzers.costs.shape import ModelShape, model_shape
 from analyzers.hardware import NO_OVERRIDE, PeakOverride
 from traces.errors import UsageProblem
 from traces.rows import first_row
-from traces.store import TraceStore, writing
+from traces.store import TraceStore, named_sql, writing
 
 
 def analyze(
@@ -48,6 +48,7 @@ def analyze(
     row = first_row(con.execute("SELECT device_kind FROM runs WHERE run_id = ?", [run_id]))
     on_gpu = row is not None and row[0] in ("cuda", "hip")
     phases.fill(con, run_id, named, phases.SplitBasis(model=model, peaks=_peaks(con, run_id), overlap=on_gpu))
+    _say_unsplit(con, run_id, model)
     idle.fill(con, run_id)
     roofline.fill(con, run_id, model)
     requests.fill(con, run_id)
@@ -68,6 +69,26 @@ def analyze_run(
     with writing(path) as con:
         analyze(con, run_id, model_config, peaks, captures)
     return f"{path}#{run_id}"
+
+
+def _say_unsplit(con: duckdb.DuckDBPyConnection, run_id: str, model: ModelShape | None) -> None:
+    """Warn where mixed steps are not divided between prefill and decode, with what would do it."""
+    forget(con, run_id, "mixed_split")
+    row = first_row(con.execute(named_sql("phases_unsplit", "analyzers"), {"run_id": run_id}))
+    if row is None or not row[0]:
+        return
+    unsplit, mixed, share = row
+    why = (
+        "the model is not known, and this run has too few steps to learn from what a phase costs: name it with "
+        "`stepscope analyze RUN --model-config MODEL` (a preset, or a config.json)"
+        if model is None
+        else "nothing says what each phase asked of them: record a step ledger, or labels with context lengths"
+    )
+    message = f"{unsplit} of {mixed} mixed steps ({100 * share:.1f} % of device time in steps) are not divided: {why}"
+    say(
+        con, run_id, "mixed_split", message, ["steps.prefill_ns", "steps.decode_ns", "kernels.prefill_ns", "kernels.decode_ns"],
+        value=share, threshold=0.0,
+    )  # fmt: skip
 
 
 def _peaks(con: duckdb.DuckDBPyConnection, run_id: str) -> Peaks | None:

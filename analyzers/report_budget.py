@@ -21,8 +21,8 @@ _PHASES = ("steps", "steps.kind", "steps.prefill_ns", "steps.decode_ns")
 class Part:
     """A part of the window. `name`: the bound of busy time, the cause of idle time; None: not known.
 
-    `n`: activities or idle pieces in it, None where that means nothing. `tenths`: its share in tenths of a percent,
-    rounded so that all parts sum to 1000. `why` is set where something is withheld.
+    `n`: activities or idle pieces in it, None where that means nothing. `share`: of the window, exact; shares sum to 1.
+    `why` is set where something is withheld.
     """
 
     group: str
@@ -30,8 +30,12 @@ class Part:
     ns: int
     n: int | None
     share: float
-    tenths: int
     why: str | None = None
+
+    @property
+    def tenths(self) -> int:
+        """The share in tenths of a percent, rounded on its own as every other percentage is: parts need not sum to 1000."""
+        return round(float(f"{100 * self.share:.1f}") * 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +86,10 @@ def read_budget(store: TraceStore, idle: Sequence[Mapping[str, Any]], reasons: M
     if sum(row[2] for row in parts) != window:
         return None
     parts.sort(key=lambda row: (GROUPS.index(row[0]), -row[2], row[1] or ""))
-    tenths = _rounded([row[2] for row in parts], window)
     return Budget(
         window_ns=window, devices=devices.height,
         parts=[
-            Part(group=group, name=name, ns=ns, n=n, share=ns / window, tenths=each, why=why)
-            for (group, name, ns, n, why), each in zip(parts, tenths, strict=True)
+            Part(group=group, name=name, ns=ns, n=n, share=ns / window, why=why) for group, name, ns, n, why in parts
         ],
     )  # fmt: skip
 
@@ -123,12 +125,3 @@ def _idle(groups: Sequence[Mapping[str, Any]], idle_ns: int, reasons: Mapping[st
 
 def _reason(reasons: Mapping[str, str], names: Iterable[str]) -> str | None:
     return next((reasons[name] for name in names if name in reasons), None)
-
-
-def _rounded(values: Sequence[int], whole: int) -> list[int]:
-    """Tenths of a percent that sum to 1000: the largest remainders are rounded up."""
-    down = [value * 1000 // whole for value in values]
-    order = sorted(range(len(values)), key=lambda i: (-(values[i] * 1000 % whole), i))
-    for i in order[: 1000 - sum(down)]:
-        down[i] += 1
-    return down

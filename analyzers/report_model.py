@@ -19,7 +19,7 @@ from analyzers.idle_reading import IdleReport, read_idle
 from analyzers.report_budget import Budget, read_budget
 from analyzers.report_timeline import Timeline, read_timeline, roofline_points
 from analyzers.requests import ALL_PASSES, RequestsReport, Selection, read_requests
-from analyzers.roofline_reading import read_roofline
+from analyzers.roofline_reading import read_rooflines
 from analyzers.summary import Summary, summarize
 from traces.errors import NothingToAnalyze, StepscopeError
 from traces.health import withheld
@@ -156,12 +156,14 @@ def _say_missing(report: Report, reasons: dict[str, str]) -> None:
     if not report.findings.findings:
         missing["findings"] = (
             "nothing was found whose predicted gain is at least 1 % with an interval that leaves zero out"
+            + (", of what could be looked at" if report.findings.not_looked_at else "")
         )
 
 
 def _roofline(store: TraceStore, timeline: Timeline | None) -> Roofline:
+    by_kernel, by_category = read_rooflines(store, ("kernel", "category"))
     return Roofline(
-        by_kernel=read_roofline(store, "kernel"), by_category=read_roofline(store, "category"),
+        by_kernel=by_kernel, by_category=by_category,
         steps=[] if timeline is None else roofline_points(timeline.rows), roofs=_roofs(store),
     )  # fmt: skip
 

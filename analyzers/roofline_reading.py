@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -21,16 +23,27 @@ GROUPS: dict[str, list[str]] = {
 }
 ROOFLINE_VERSION = 1
 MUCH_UNCOSTED = 0.05  # of device time: more gets a hint
+MOST_TOLD = (
+    0.5  # of a group's time has to have a cost, for its intensity, side and share of the roof to speak of the group
+)
+LEAST_USED = 0.8  # of a phase's time has to have a cost for MFU and MBU, which count what has none as nothing done
 _SOURCES = ("shapes", "capture", "model")
 
 
 def read_roofline(store: TraceStore, by: str = "category", peaks: PeakOverride = NO_OVERRIDE) -> dict[str, Any]:
     """Keys: version, by, devices (sql/roofline_wall.sql, and link_bytes_s: bytes/s to other devices in one direction),
     thresholds, coverage, sources (shares of busy time), phases (FLOPs, bytes, MFU and MBU per phase over device and wall
-    time), rows (one per group, the largest first), hints.
+    time, and the share of it whose cost is known), rows (one per group, the largest first), hints.
 
     `peaks` replace the stored ones for this reading only. Raises NothingToAnalyze without device activity.
     """
+    return read_rooflines(store, (by,), peaks)[0]
+
+
+def read_rooflines(
+    store: TraceStore, groupings: Sequence[str], peaks: PeakOverride = NO_OVERRIDE
+) -> list[dict[str, Any]]:
+    """`read_roofline` of several groupings, for which the activities are read once."""
     parameters = {"run_id": store.run_id}
     rows = frame(store.connection.sql(named_sql("roofline_read", "analyzers"), params=parameters))
     if not rows.height:
@@ -46,15 +59,27 @@ def read_roofline(store: TraceStore, by: str = "category", peaks: PeakOverride =
         ][0]
         devices = _overridden(devices, peaks, dtype)
         rows = classified(_held_against(rows, devices, peaks), empty_ns, smallest_bytes)
+    phases = phase_rows(rows, devices)
+    common = _common(rows) | {
+        "devices": devices.to_dicts(), "thresholds": thresholds(empty_ns), "phases": phases.to_dicts(),
+        "hints": _hints(store, rows, devices),
+    }  # fmt: skip
     busy = max(int(rows["busy_ns"].sum()), 1)
-    table = phase_rows(rows, devices) if by == "phase" else _grouped(rows, GROUPS[by], busy)
+    tables = [phases if by == "phase" else _grouped(rows, GROUPS[by], busy) for by in groupings]
+    return [
+        {"version": ROOFLINE_VERSION, "by": by, **common, "rows": table.to_dicts()}
+        for by, table in zip(groupings, tables, strict=True)
+    ]
+
+
+def _common(rows: pl.DataFrame) -> dict[str, Any]:
+    """Shares of the busy time: of what has a cost, by its source, and of what is faster than the device."""
+    busy = max(int(rows["busy_ns"].sum()), 1)
     known = rows.filter(pl.col("flops").is_not_null())
     return {
-        "version": ROOFLINE_VERSION, "by": by, "devices": devices.to_dicts(), "thresholds": thresholds(empty_ns),
         "coverage": float(known["busy_ns"].sum()) / busy,
         "sources": {name: float(known.filter(pl.col("cost_source") == name)["busy_ns"].sum()) / busy for name in _SOURCES},
         "impossible": float(rows.filter(pl.col("impossible").fill_null(value=False))["busy_ns"].sum()) / busy,
-        "phases": phase_rows(rows, devices).to_dicts(), "rows": table.to_dicts(), "hints": _hints(store, rows, devices),
     }  # fmt: skip
 
 
@@ -118,11 +143,15 @@ def _grouped(rows: pl.DataFrame, keys: list[str], total_ns: int) -> pl.DataFrame
 
 
 def _with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
-    """Adds intensity, side, bound (what takes most of the time) and the rest of the time as unknown_ns."""
+    """Adds intensity, side, bound (what takes most of the time) and the rest of the time as unknown_ns.
+
+    None of them, nor the share of the roof, where most of the time has no cost.
+    """
+    speaks = pl.col("coverage") >= MOST_TOLD
     parts = [pl.col(f"{bound}_ns") for bound in BOUNDS]
     table = table.with_columns(
-        pl.col("roof_fraction").fill_nan(None), unknown_ns=pl.col("busy_ns") - pl.sum_horizontal(parts),
-        intensity=pl.when(pl.col("bytes") > 0).then(pl.col("flops") / pl.col("bytes")),
+        pl.when(speaks).then(pl.col("roof_fraction").fill_nan(None)), unknown_ns=pl.col("busy_ns") - pl.sum_horizontal(parts),
+        intensity=pl.when(speaks & (pl.col("bytes") > 0)).then(pl.col("flops") / pl.col("bytes")),
     )  # fmt: skip
     above, below = pl.col("intensity") >= pl.col("ridge"), pl.col("intensity") < pl.col("ridge")
     side = pl.when(above).then(pl.lit("compute")).when(below).then(pl.lit("memory"))
@@ -135,33 +164,53 @@ def _with_verdicts(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def phase_rows(rows: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """prefill, decode and all: busy and wall ns, flops, bytes, intensity, side, MFU and MBU over device time and wall time."""
-    number = max(devices.height, 1)
-    flops, bandwidth = devices["peak_flops"].max(), devices["peak_bandwidth"].max()
-    cells: list[dict[str, Any]] = []
+    """prefill, decode and all: busy and wall ns, flops, bytes, intensity, side, MFU and MBU over device time and wall time.
+
+    `coverage` is the share of the busy time whose cost is known, `costed_ns` that time. What has no cost counts as nothing
+    done, so intensity and side are NULL below MOST_TOLD, MFU and MBU below LEAST_USED.
+    """
+    known = rows.filter(pl.col("flops").is_not_null())
+    cells = []
     for phase in ("prefill", "decode", "all"):
         prefix = "" if phase == "all" else f"{phase}_"
-        busy = int(rows["busy_ns" if phase == "all" else f"{phase}_ns"].sum() or 0)
+        times = "busy_ns" if phase == "all" else f"{phase}_ns"
         wall = float(devices["window_ns" if phase == "all" else f"{phase}_wall_ns"].sum() or 0)
         done, moved = float(rows[f"{prefix}flops"].sum() or 0), float(rows[f"{prefix}bytes"].sum() or 0)
-        cells.append(_phase(phase, busy, wall, done, moved, flops, bandwidth))
+        asked = _Asked(
+            busy_ns=int(rows[times].sum() or 0), costed_ns=int(known[times].sum() or 0), flops=done, moved=moved
+        )
+        cells.append(
+            {"phase": phase, **_phase(asked, wall, devices["peak_flops"].max(), devices["peak_bandwidth"].max())}
+        )
     table = pl.DataFrame(cells, infer_schema_length=None)
-    return table.with_columns(devices=pl.lit(number)).filter(pl.col("busy_ns") > 0)
+    return table.with_columns(devices=pl.lit(max(devices.height, 1))).filter(pl.col("busy_ns") > 0)
 
 
-def _phase(phase: str, busy: int, wall: float, flops: float, moved: float, peak: Any, bandwidth: Any) -> dict[str, Any]:
-    known = busy > 0 and (flops > 0 or moved > 0)
-    intensity = flops / moved if moved > 0 else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Of a phase: device time, that of it whose cost is known, and the FLOPs and bytes of that."""
+
+    busy_ns: int
+    costed_ns: int
+    flops: float
+    moved: float
+
+
+def _phase(asked: _Asked, wall: float, peak: Any, bandwidth: Any) -> dict[str, Any]:
+    coverage = asked.costed_ns / max(asked.busy_ns, 1)
+    known, told, used = coverage > 0, coverage >= MOST_TOLD, coverage >= LEAST_USED
+    intensity = asked.flops / asked.moved if told and asked.moved > 0 else None
     ridge = peak / bandwidth if peak and bandwidth else None
 
-    def used(amount: float, rate: Any, ns: float) -> float | None:
-        return amount / (rate * ns / 1e9) if known and rate and ns > 0 else None
+    def share(amount: float, rate: Any, ns: float) -> float | None:
+        return amount / (rate * ns / 1e9) if used and rate and ns > 0 else None
 
-    side = None if intensity is None or ridge is None else "compute" if intensity >= ridge else "memory"
     return {
-        "phase": phase, "busy_ns": busy, "wall_ns": round(wall), "flops": flops if known else None, "bytes": moved if known else None,
-        "intensity": intensity, "ridge": ridge, "side": side, "mfu": used(flops, peak, busy), "mbu": used(moved, bandwidth, busy),
-        "mfu_wall": used(flops, peak, wall), "mbu_wall": used(moved, bandwidth, wall),
+        "busy_ns": asked.busy_ns, "wall_ns": round(wall), "costed_ns": asked.costed_ns, "coverage": coverage,
+        "flops": asked.flops if known else None, "bytes": asked.moved if known else None, "intensity": intensity, "ridge": ridge,
+        "side": None if intensity is None or ridge is None else "compute" if intensity >= ridge else "memory",
+        "mfu": share(asked.flops, peak, asked.busy_ns), "mbu": share(asked.moved, bandwidth, asked.busy_ns),
+        "mfu_wall": share(asked.flops, peak, wall), "mbu_wall": share(asked.moved, bandwidth, wall),
     }  # fmt: skip
 
 

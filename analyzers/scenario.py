@@ -30,7 +30,8 @@ QUANTIZATIONS: dict[str, tuple[float, str | None]] = {
     "nvfp4": (0.5 + 1 / 16, "fp4"),
 }
 _COMPUTE_BY_METHOD = {"fp8": "fp8", "fbgemm_fp8": "fp8"}
-_COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
+_COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmbt]?)\s*", re.IGNORECASE | re.ASCII)
+_MOST_COUNT = 1e18  # in its unit: beyond any model, and far from where numbers end
 _COUNT_OPTIONS = {"parameters": "--params", "train_tokens": "--train-tokens"}
 _COUNT_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
@@ -258,7 +259,7 @@ def _parallel_notes(scenario: Scenario, device: Device | None, question: Questio
 def parse_count(text: str, option: str) -> float:
     """'70B', '160e9', '2.5M' as a number. Raises UsageProblem."""
     match = _COUNT.fullmatch(text)
-    if match is None or float(match[1]) <= 0:
+    if match is None or not 0 < float(match[1]) <= _MOST_COUNT:
         raise UsageProblem(f"{option} {text} is not a number", hint="such as 70B or 160e9")
     return float(match[1]) * _COUNT_UNITS[match[2].lower()]
 

@@ -63,7 +63,7 @@ def planted(threads: int) -> list[Planted]:
         Planted(title=f"max-num-batched-tokens {MANY} → {FEW}", folder="chunks", named="max-num-batched-tokens", base=many, cand=few,
                 effects={"steps.engine.prefill_tokens_per_step": False}),
         Planted(title=f"threads 1 → {3 * threads}", folder="threads", named="OMP_NUM_THREADS", base=bound(1), cand=bound(3 * threads),
-                effects={"steps.engine.decode": True, "latency.tpot_mean": True, "throughput.output_tokens_per_s": False}),
+                effects={"latency.tpot_mean": True, "latency.e2e_mean": True, "throughput.output_tokens_per_s": False}),
     ]  # fmt: skip
 
 
@@ -106,7 +106,8 @@ def covered(row: Row, truth: Row) -> bool | None:
 
 
 def judged(item: Planted, folder: Path) -> tuple[bool, list[bool]]:
-    """Whether the difference was named first and its effects found in every comparison; and which intervals held the truth."""
+    """Whether the difference was named first and its effects found in every comparison; and which intervals held the truth,
+    of all numbers that were judged."""
     right, inside, far = True, list[bool](), list[str]()
     for number, (seen, unseen) in enumerate(folds(item, folder)):
         rows, truths = ({row.metric_id: row for row in pair.rows} for pair in (seen, unseen))
@@ -119,7 +120,7 @@ def judged(item: Planted, folder: Path) -> tuple[bool, list[bool]]:
             row, truth = rows[metric_id], truths[metric_id]
             seen_it = row.verdict not in (SAME, UNJUDGED) and row.change is not None and (row.change > 0) == grows
             print(f"  {'found' if seen_it else 'MISSED'}: {told(row)}; the other rounds: {told(truth)}")
-            right = right and seen_it and named and bool(covered(row, truth))
+            right = right and seen_it and named
         for metric_id, row in rows.items():
             hit = covered(row, truths[metric_id]) if metric_id in truths else None
             inside += [hit] if hit is not None else []

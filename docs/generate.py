@@ -60,6 +60,7 @@ def command_line() -> str:
         "| 5 | readable, but nothing to analyze; or numbers withheld under `--strict` |",
         "| 6 | a `--gate` tripped |",
         "| 130 | interrupted |",
+        "| 143 | terminated |",
     ]
     shape = {"terminal_width": 100, "max_content_width": 100, "help_option_names": ["-h", "--help"]}
     root = click.Context(cli.stepscope, info_name="stepscope", **shape)

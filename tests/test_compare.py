@@ -12,6 +12,8 @@ import duckdb
 import pytest
 from compare_plant import KERNELS, Pass, RunPlant
 from engine_harness import COMMAND
+from reading_runs import ingested
+from trace_builder import DECODE, MIXED, MS, US, TraceBuilder
 
 from analyzers.compare import COMPARE_VERSION, Comparison, Pair, Question, compare
 from analyzers.comparison.judge import BETTER, SAME, UNJUDGED, WORSE, Row
@@ -80,6 +82,36 @@ def test_a_drift_of_thirty_percent_between_single_passes_is_no_verdict(write: Wr
     assert any("one pass of each side" in text for text in found.cautions)
 
 
+@pytest.mark.parametrize("slow", [1.048, 1.3])
+def test_sides_that_change_places_change_nothing_but_the_direction(write: Write, slow: float) -> None:
+    """Single passes of other sessions, at 1.048 near the threshold."""
+    paths = write("fa", Pass(), recorded=Pass()), write("xfb", Pass(slow=slow), recorded=Pass(slow=slow))
+    there, back = (pair(*sides, drift=0.0) for sides in (paths, paths[::-1]))
+    mirrored = {BETTER: WORSE, WORSE: BETTER}
+    rows = {item.metric_id: item for item in back.rows}
+    assert len(rows) == len(there.rows) and any(item.method == "blocks of steps, unpaired" for item in back.rows)
+    for item in there.rows:
+        other = rows[item.metric_id]
+        assert other.verdict == mirrored.get(item.verdict, item.verdict), item.metric_id
+        if item.low is not None and other.high is not None:
+            expected = -other.high if item.unit == "share" else 1 / (1 + other.high) - 1
+            assert item.low == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_runs_of_two_databases_are_one_side(write: Write) -> None:
+    """Also where each run is named, and a path that has a plus in it stays one."""
+    first, second = write("a", Pass(), recorded=Pass()), write("b", Pass(), recorded=Pass())
+    plus = write("a+b", Pass(), recorded=Pass())
+    assert pair(f"{first}#r+{second}#r", first).passes_base == ("control", "control")
+    assert pair(f"{first}+{second}#r@control", f"{plus}#r").passes_cand == ("control",)
+    assert pair(f"{plus}+{first}", plus).passes_base == ("control", "control")
+    for name in ("", "+", f"{first}+", " "):
+        with pytest.raises(UsageProblem, match="no run is named"):
+            pair(name, first)
+    with pytest.raises(UnreadableInput, match="too long"):
+        pair("a" * 300, first)
+
+
 def test_passes_that_drift_by_twenty_percent_are_no_difference(write: Write) -> None:
     drifting = [1.0, 1.2, 0.9, 1.1, 1.25, 0.95]
     passes = [Pass(name=f"{'ab'[at % 2]}{at // 2}", start_s=20 * at, slow=slow) for at, slow in enumerate(drifting)]
@@ -116,6 +148,29 @@ def test_what_differs_is_named_first_and_by_its_name(write: Write) -> None:
     }  # fmt: skip
     lines = compare_lines(compare(str(base), [str(cand)], Question()), limit=8)
     assert lines.index("what differs") < next(at for at, line in enumerate(lines) if line.startswith("latency"))
+
+
+def one_kind(folder: Path, label: str) -> Path:
+    """A device trace of eight steps with this label and nothing else: no log, no manifest."""
+    folder.mkdir()
+    trace = TraceBuilder(rank=0, base_ns=1_700_000_000_000_000_000)
+    for number in range(8):
+        trace.label((number + 1) * MS, 900 * US, label)
+        trace.launch((number + 1) * MS + US, number + 1)
+        trace.kernel((number + 1) * MS + 50 * US, 400 * US, number + 1, name="k")
+    return ingested([trace.write(folder / "t.json")], folder / "t.duckdb")
+
+
+def test_recordings_of_other_steps_are_not_called_alike(tmp_path: Path) -> None:
+    decode, mixed = (one_kind(tmp_path / name, label) for name, label in (("a", DECODE), ("b", MIXED)))
+    found = pair(decode, mixed)
+    assert named(found) == {"kinds of steps": ("decode", "mixed"), "mixed_split": ("ok", "warning")}
+    assert found.not_recorded == ("configuration", "environment", "workload")
+    text = "\n".join(compare_lines(compare(str(decode), [str(mixed)], Question()), limit=8))
+    assert "not recorded, so not compared: configuration, environment, workload" in text
+    more = pair(decode, one_kind(tmp_path / "c", "execute_context_0(0)_generation_9(9)"))
+    assert named(more) == {"decoded tokens of a decode step": (4, 9)}
+    assert named(pair(decode, one_kind(tmp_path / "d", DECODE))) == {}
 
 
 @pytest.mark.parametrize("key", ["hf-token", "api-key", "ssl_keyfile_password"])
@@ -367,14 +422,14 @@ def test_few_requests_are_told_and_not_judged(write: Write) -> None:
     paths = [write(name, Pass(sessions=1, turns=2)) for name in "ab"]
     ended = run(*paths)
     assert ended.returncode == 0, ended.stderr
-    assert "not judged, 2 requests tell no spread, 6 are needed" in ended.stdout
+    assert "not judged, requests: 2, and 6 are needed to tell a spread" in ended.stdout
     gated = run(*paths, "--gate", "5%")
     assert gated.returncode == 0, "the steps of the ledger are enough"
 
 
 def test_a_run_that_is_not_analyzed_or_has_no_rows_is_said_not_to_be_comparable(write: Write) -> None:
     found = pair(write("a", Pass(), recorded=Pass()), write("b", Pass()))
-    assert row(found, "steps.device").reason == "only one of the sides has recorded device activity"
+    assert row(found, "steps.device").reason == "only one of the sides has steps with device activity"
     with pytest.raises(NothingToAnalyze, match="no answered request"):
         pair(write("c", Pass()), write("d"))
 

@@ -26,7 +26,7 @@ from analyzers.comparison.effect import (
 )  # fmt: skip
 from analyzers.comparison.judge import BETTER, SAME, WORSE, Terms, judge
 from analyzers.comparison.metric import HIGHER, LOWER, Metric
-from analyzers.comparison.sample import Quantile, Ratio, pooled
+from analyzers.comparison.sample import Quantile, Ratio, nameless, pooled
 
 NO_NOISE = Noise(pass_spread=0.0, drift=0.0)
 ALONE = Design(rounds=())
@@ -185,7 +185,7 @@ def test_what_cannot_be_judged_says_why() -> None:
     few = ratio(np.array([1.0, 2.0]))
     row = verdict([few], [few])
     assert (row.verdict, row.base, row.change) == ("not judged", 1.5, None)
-    assert row.reason == "2 units tell no spread, 6 are needed, or several passes"
+    assert row.reason == "units: 2, and 6 are needed to tell a spread, or several passes"
     zero = ratio(np.zeros(10))
     assert verdict([zero], [zero]).reason == "0 or not known on a side"
 
@@ -286,7 +286,7 @@ def test_sampling_alone_is_covered_too() -> None:
     random = np.random.default_rng(13)
     covered = 0
     for _ in range(200):
-        sides = [ratio(100 * np.exp(random.normal(0, 0.4, 30)), keys=[object() for _ in range(30)]) for _ in range(2)]
+        sides = [ratio(100 * np.exp(random.normal(0, 0.4, 30)), keys=nameless(30)) for _ in range(2)]
         one = effect([sides[0]], [sides[1]], LOG, NO_NOISE, ALONE)
         assert one is not None and one.method == "unpaired"
         covered += one.interval(0.05)[0] <= 0 <= one.interval(0.05)[1]
@@ -300,7 +300,7 @@ def test_many_numbers_of_equal_sides_give_few_verdicts() -> None:
     for _ in range(100):
         metrics = []
         for number in range(15):
-            sides = [ratio(np.exp(random.normal(0, 0.4, 20)), keys=[object() for _ in range(20)]) for _ in range(2)]
+            sides = [ratio(np.exp(random.normal(0, 0.4, 20)), keys=nameless(20)) for _ in range(2)]
             metrics.append(Metric(
                 metric_id=str(number), group="latency", title="", unit="ns", base=[sides[0]], cand=[sides[1]], timed=False
             ))  # fmt: skip
@@ -314,8 +314,7 @@ def test_differences_of_shares_cover_the_truth() -> None:
     for _ in range(200):
         shares = [np.clip(random.normal(middle, 0.1, 20), 0, 1) for middle in (0.3, 0.4)]
         sides = [
-            Ratio(numerator=100 * each, denominator=np.full(20, 100.0), n=20, keys=[object() for _ in range(20)])
-            for each in shares
+            Ratio(numerator=100 * each, denominator=np.full(20, 100.0), n=20, keys=nameless(20)) for each in shares
         ]
         one = effect([sides[0]], [sides[1]], DIFFERENCE, NO_NOISE, ALONE)
         assert one is not None

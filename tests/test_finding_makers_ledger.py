@@ -12,6 +12,7 @@ import duckdb
 import numpy as np
 import polars as pl
 import pytest
+from finding_evidence import assert_explained
 from loop_run import Law, step_ms
 from queue_run import Ask, Limits, recorded, simulate, total_ms
 
@@ -50,7 +51,9 @@ def found(
         made = {finding.finding_id: finding for finding in finding_engine.make(con, run_id)}
     with TraceStore.open(database) as store:
         for row in findings.read_findings(store).findings:
-            assert store.query(row["evidence"]).height > 0, row["finding_id"]
+            assert_explained(
+                store.connection, *(row[key] for key in ("finding_id", "evidence", "device_ns", "energy_j"))
+            )
             assert made[row["finding_id"]].shown
     return {name: finding for name, finding in made.items() if finding.shown}
 

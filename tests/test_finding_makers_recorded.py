@@ -10,10 +10,11 @@ from typing import Any
 import duckdb
 import pytest
 from energy_plant import LOW, RUN, Plant
+from finding_evidence import assert_explained
 from test_roofline import GPU, TRACES
 
 from analyzers import energy, finding_engine
-from analyzers.finding import Finding, Proof, Severity
+from analyzers.finding import AtMost, Finding, Proof, Severity
 from analyzers.finding_decode import accepted_tokens
 from analyzers.finding_limits import FRONTEND_FLOOR_NS, GRAPH_GAP_NS, MOST_GRAPH_GAP_NS
 from analyzers.presets import model_config
@@ -72,7 +73,10 @@ class Recorded(Plant):
         assert len({finding.finding_id for finding in made}) == len(made)
         shown = {finding.finding_id: finding for finding in made if finding.shown}
         for finding in shown.values():
-            assert self.con.execute(finding.evidence.replace("$run_id", f"'{RUN}'")).fetchall(), finding.finding_id
+            evidence = finding.evidence.replace("$run_id", f"'{RUN}'")
+            assert_explained(self.con, finding.finding_id, evidence, finding.device_ns, finding.energy_j)
+            said = f"{finding.title}; {finding.cause}"
+            assert "bound by" not in said or "latency" in said, "the side of the roofline is no bound"
         return shown
 
 
@@ -124,8 +128,49 @@ def test_prompts_bound_by_launches() -> None:
 )
 def test_work_between_steps(mode: str, cause: str) -> None:
     run = Recorded().step(2 * MS, idle=MS, cause=cause, graph_mode=mode, times=10)
-    low, _, high, of = interval(run.found()["host.between-steps"])
+    finding = run.found()["host.between-steps"]
+    low, _, high, of = interval(finding)
     assert (low, high, of) == (1 / 6 if cause == "host_launch" else 1 / 3, 1 / 3, "window")
+    assert finding.device_ns == 10 * MS, "all of the wait, though only half of it may go away"
+
+
+def test_a_host_that_was_slowed_while_it_was_recorded_promises_no_gain() -> None:
+    """Without a control pass nobody knows where the gain begins: unknown, not 0, and not what a quick host would have."""
+    run = Recorded(with_stack=1, record_shapes=1).step(MS, idle=3 * MS, kind="prefill", prefill_tokens=9)
+    finding = run.found()["host.launches"]
+    assert (finding.gain, finding.at_most, finding.severity) == (None, AtMost(high=0.75), Severity.WARNING)
+    assert "stacks and operator shapes were recorded" in finding.cause and "the profiler's" in finding.cause
+    assert finding.time_ns == finding.device_ns == 3 * MS
+    assert finding.row(RUN, 1)[10:14] == (None, None, 0.75, "step_time")
+    quiet = Recorded(with_stack=0, record_shapes="no").step(MS, idle=3 * MS, kind="prefill", prefill_tokens=9)
+    assert quiet.found()["host.launches"].gain is not None
+
+
+@pytest.mark.parametrize(("longer", "low"), [(1.5, 1 - 1.5 * (1 - 0.375)), (1.0, 0.375), (0.9, 0.375)])
+def test_a_control_pass_tells_how_much_of_a_wait_is_the_profilers(longer: float, low: float) -> None:
+    """Steps took 1.5 times as long: a wait of half of that may be all of it, or none."""
+    run = slowed(Recorded(record_shapes=True).step(MS, idle=3 * MS, kind="prefill", prefill_tokens=9), longer)
+    finding = run.found()["host.launches"]
+    assert interval(finding)[0] == pytest.approx(low) and interval(finding)[2] == 0.75
+    assert ("1.50 times as long" in finding.cause) == (longer > 1)
+    usual = 1 - longer * (1 - 0.5625)
+    assert interval(finding)[1] == pytest.approx((0.5625 + usual) / 2 if longer > 1 else 0.5625)
+
+
+def test_a_wait_that_may_all_be_the_profilers_is_no_finding() -> None:
+    run = slowed(Recorded(record_shapes=True).step(MS, idle=3 * MS, kind="prefill", prefill_tokens=9), 2.0)
+    assert run.found() == {}
+
+
+def slowed(run: Recorded, longer: float) -> Recorded:
+    """A ledger with a step of the control pass, and a recorded one that took `longer` times as long."""
+    run.con.execute("UPDATE runs SET window_start_ns = 1000000000, window_end_ns = 2000000000")
+    for number, (name, start, dur) in enumerate((("control", 0, MS), ("profiled", 1_000 * MS, round(longer * MS)))):
+        run.row(
+            "ledger_steps", pid=1, seq=number, sched_start_ns=start, sched_end_ns=start, result_start_ns=start + dur,
+            result_end_ns=start + dur, total_tokens=9, **{"pass": name},
+        )  # fmt: skip
+    return run
 
 
 def test_no_more_is_hidden_than_the_device_is_busy() -> None:
@@ -200,6 +245,17 @@ def test_nothing_from_a_model_that_cannot_be_the_one_that_ran() -> None:
     assert refused.found() == {}
 
 
+def test_nothing_is_promised_of_drafts_where_steps_are_far_from_their_roof() -> None:
+    """What a step takes beyond its roof may grow with the tokens: then four of them cost four times as much."""
+    config = dict(model_config("qwen3-8b"))
+    far = decode(Recorded(model_config=config), 12).found()
+    assert "decode.speculation" not in far and "decode.small-batch" in far
+    low, value, high, _ = interval(far["decode.small-batch"])
+    assert "of their roof" in far["decode.small-batch"].cause and "Assumed" in far["decode.small-batch"].cause
+    assert low < 0.25 < value < high, "at the lower end the rest grows with the batch"
+    assert not any("waits for memory" in finding.title for finding in far.values())
+
+
 def test_quantized_weights_are_not_advised_again() -> None:
     config = dict(model_config("qwen3-8b"))
     made = decode(Recorded(model_config=config, engine_facts={"quantization": "fp8"}), 5).found()
@@ -270,6 +326,13 @@ def test_kernels_below_their_roof() -> None:
         pytest.approx(0.6 * 0.5), pytest.approx(0.6 * (1 - 0.25 / 0.65)), pytest.approx(0.6 * (1 - 0.25 / 0.8)), "busy",
     )  # fmt: skip
     assert len(made["kernels.gemm"].cause) < 300 and made["kernels.gemm"].device_ns == 60
+
+
+@pytest.mark.parametrize(("dtype", "flag"), [("bf16", False), (None, False), ("fp8", True), ("float8_e4m3fn", True)])
+def test_a_flag_for_products_in_fp8_is_told_where_there_are_some(dtype: str | None, flag: bool) -> None:
+    run = Recorded().kernel(60, "gemm", bound="inefficient", roof_fraction=0.25, dtype=dtype)
+    fix = run.found(busy=100)["kernels.gemm"].fix
+    assert ("--fp8-gemm-backend" in fix) == flag and "TUNABLEOP" not in fix, "that is for AMD"
 
 
 def test_kernels_of_an_unknown_roof_or_withheld_or_impossible() -> None:
@@ -392,13 +455,12 @@ def test_hostile_times_and_names_raise_nothing() -> None:
 
 
 SAMPLES: dict[str, set[str]] = {
-    "vllm_decode_full": {"decode.small-batch", "decode.fp8-cache", "decode.speculation", "kernels.moe", "kernels.gemm"},
+    "vllm_decode_full": {"decode.small-batch", "decode.fp8-cache", "kernels.moe", "kernels.gemm"},
     "vllm_prefilldecode_piecewise": {"prefill.prompts", "prefill.interference", "kernels.moe", "kernels.gemm"},
     "sglang_decode": {
         "decode.small-batch",
         "decode.fp8-weights",
         "decode.fp8-cache",
-        "decode.speculation",
         "kernels.gemm",
     },
     "sglang_prefilldecode": {"prefill.prompts", "prefill.fp8", "kernels.gemm"},
@@ -431,11 +493,13 @@ def test_samples_have_these_findings_and_no_others(
 ) -> None:
     con = sample(name)
     rows = con.execute(
-        "SELECT finding_id, evidence, gain_low, predicted_gain, gain_high, gain_of FROM findings ORDER BY place"
+        "SELECT finding_id, evidence, gain_low, predicted_gain, gain_high, gain_of, device_ns, energy_j FROM findings ORDER BY place"
     ).fetchall()
     assert {row[0] for row in rows} == SAMPLES[name]
-    for _, evidence, low, value, high, of in rows:
-        assert con.execute(evidence).fetchall()
+    for finding_id, evidence, low, value, high, of, device_ns, energy_j in rows:
+        assert_explained(con, finding_id, evidence, device_ns, energy_j)
         assert value is None or 0 < low <= value <= high <= 1
+        if finding_id.startswith("host."):  # both were recorded with stacks and shapes
+            assert (low, value) == (None, None) and 0 < high <= 1
         if name == "sglang_decode":  # idle time is withheld, so the step time is not known
             assert of == "busy"

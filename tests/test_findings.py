@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
+from finding_evidence import assert_explained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_run import BLOCK, WORKLOAD, Law, Turn, all_tiled, loop, loops, repaired, step_ms, tiled
@@ -120,6 +121,9 @@ def test_what_is_recorded_is_summed(tmp_path: Path) -> None:
             [run_id],
         )
         (finding,) = make(con, run_id)
+        assert_explained(
+            con, "", finding.evidence.replace("$run_id", f"'{run_id}'"), finding.device_ns, finding.energy_j
+        )
     lost = sum(turn.lost_until for turn in LOST)
     assert (finding.device_ns, finding.time_ns, finding.energy_j) == (lost * 10, lost * 10, 2.0)
     assert finding.share == pytest.approx(lost * 10 / 100_000)
@@ -144,8 +148,11 @@ def test_a_healthy_loop_has_no_findings(tmp_path: Path) -> None:
     made, database, _ = found(tmp_path, healthy, Law(), cause="block_remainder", role=None, detail=None)
     assert made == []
     with TraceStore.open(database) as store:
-        (line,) = findings_lines(of_agents(store), "r", limit=5)
-    assert line.startswith("no findings")
+        report = of_agents(store)
+        lines = findings_lines(report, "r", limit=5)
+        told = findings_lines(dataclasses.replace(report, not_looked_at=[]), "r", limit=5)
+    assert lines[0].startswith("no findings") and "but not all could be looked at" in " ".join(lines)
+    assert "nothing that is known of this run costs it enough" in " ".join(told), "where nothing was left out"
 
 
 def test_block_remainders_are_nobodys_finding(tmp_path: Path) -> None:

@@ -84,6 +84,50 @@ def test_checking_a_finished_database_keeps_what_only_the_staging_tables_told() 
     assert again == first and again[None, "missing_ranks"]["value"] == 3
 
 
+# -- a host that recording slowed
+
+
+def slow(**facts: object) -> Recording:
+    """Steps of 10 ms with 6 ms of kernels, and what the profiler says it kept."""
+    recording = healthy()
+    recording.link()
+    recording.con.execute("INSERT INTO runs (run_id, config) VALUES (?, ?)", [RUN, json.dumps(facts)])
+    return recording
+
+
+def recording_cost(recording: Recording) -> dict[str, object] | None:
+    health.check(recording.con, RUN)
+    return recording.health().get((None, "recording_cost"))
+
+
+def test_stacks_and_shapes_without_a_control_pass_are_warned_of() -> None:
+    row = recording_cost(slow(with_stack=1, record_shapes=True))
+    assert row is not None and row["status"] == "warning" and row["threshold"] == 0.05
+    assert row["value"] == pytest.approx(0.3, abs=0.15) and "devices.idle_ns" in row["affects"]
+    assert "stacks, operator shapes were recorded" in row["message"] and "stepscope profile" in row["message"]
+
+
+def test_a_control_pass_tells_what_recording_cost() -> None:
+    recording = slow(record_shapes=1)
+    recording.con.execute("INSERT INTO ledger_steps (run_id, pass) VALUES (?, 'control')", [RUN])
+    row = recording_cost(recording)
+    assert row is not None and row["status"] == "ok"
+
+
+def test_a_device_that_is_never_idle_is_not_slowed_by_its_host() -> None:
+    recording = slow(with_stack="1")
+    recording.con.execute("UPDATE devices SET busy_ns = window_end_ns - window_start_ns, idle_ns = 0")
+    row = recording_cost(recording)
+    assert row is not None and (row["status"], row["value"]) == ("ok", 0.0)
+
+
+@pytest.mark.parametrize(
+    "facts", [{}, {"with_stack": 0, "record_shapes": False}, {"with_stack": {}, "record_shapes": "no"}]
+)
+def test_a_recording_that_names_nothing_has_no_such_row(facts: dict[str, object]) -> None:
+    assert recording_cost(slow(**facts)) is None
+
+
 # -- graph launches without kernels
 
 

@@ -14,10 +14,13 @@ from typing import Any
 
 import duckdb
 import pytest
+import reading_runs
 from trace_builder import DECODE, MS, US, RunBuilder, TraceBuilder
 
+from cli import Composition
 from traces.errors import UsageProblem
 from traces.ingest import IngestOptions, ingest_once
+from traces.store import TraceStore
 
 Run = Callable[..., tuple[int, str, str]]
 FAR = ("9223372036854775.807", "4611686018427387.904")  # µs: the end of int64, and just beyond the year 2116
@@ -242,3 +245,152 @@ def test_a_window_that_ends_before_it_begins_is_none(run: Run, tmp_path: Path) -
             "SELECT window_end_ns - window_start_ns, busy_ns, idle_ns, unrecorded_ns FROM devices"
         ).fetchall()
     assert rows == [(840 * US, 840 * US, 0, 0)]
+
+
+def tampered(folder: Path, *statements: str, served_too: bool = False) -> Path:
+    """A database of ours after somebody's statements."""
+    path = folder / "t.duckdb"
+    source = served(folder / "run") if served_too else trace().write(folder / "t.json")
+    ingest_once([str(source)], path, IngestOptions(finish=Composition().analysis()))
+    with duckdb.connect(str(path)) as con:
+        for statement in statements:
+            con.execute(statement)
+    return path
+
+
+EDITS = {
+    "null-id": "ALTER TABLE runs ALTER run_id DROP NOT NULL; UPDATE runs SET run_id = NULL",
+    "type": "ALTER TABLE kernels ALTER dur_ns TYPE VARCHAR",
+    "view": "CREATE TABLE r2 AS FROM runs; DROP TABLE runs; CREATE VIEW runs AS FROM r2",
+    "file": "CREATE TABLE r2 AS FROM runs; DROP TABLE runs; CREATE VIEW runs AS "
+    "SELECT * FROM r2 UNION ALL BY NAME SELECT content AS name FROM read_text('/etc/hostname')",
+    "newer": "UPDATE runs SET schema_version = 99",
+    "times": f"UPDATE kernels SET dur_ns = {2**63 - 1}; UPDATE steps SET busy_ns = {2**63 - 1}, device_end_ns = {2**63 - 1}",
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("command", [("summary",), ("report",), ("analyze",), ("export", "--prometheus")])
+def test_an_edited_database_is_said_to_be_unreadable(
+    run: Run, tmp_path: Path, edit: str, command: tuple[str, ...]
+) -> None:
+    path = tampered(tmp_path, EDITS[edit])
+    before = path.read_bytes()
+    code, out, err = run(command[0], path, *command[1:])
+    assert (code, out, err.count("error: "), err.count("hint: ")) == (3, "", 1, 1), err
+    assert ("update stepscope" in err) == (edit == "newer")
+    assert path.read_bytes() == before and not (tmp_path / "report.html").exists()
+
+
+def test_a_statement_of_ours_that_fits_no_table_keeps_its_traceback(tmp_path: Path) -> None:
+    """Such a bug must not pass for somebody's damage."""
+    with pytest.raises(duckdb.BinderException), TraceStore.open(tampered(tmp_path)) as store:
+        store.query("SELECT nope FROM steps")
+
+
+@pytest.mark.parametrize("how", ["cut", "random"])
+def test_a_database_damaged_anywhere(run: Run, tmp_path: Path, how: str) -> None:
+    """Each command either needs nothing of what is damaged, or says that it is."""
+    path = tampered(tmp_path)
+    raw, told = path.read_bytes(), 0
+    for place in range(12_288 + 100, len(raw), 262_144):
+        path.write_bytes(raw[:place] if how == "cut" else raw[:place] + b"\xa5" * 64 + raw[place + 64 :])
+        for command in (("summary",), ("kernels",), ("query", "select * from steps"), ("analyze",)):
+            code, _, err = run(command[0], path, *command[1:])
+            assert code in (0, 3) and (code == 0 or "\nhint: " in err), err
+            told += code == 3
+        path.write_bytes(raw)
+    assert told
+
+
+def test_words_of_an_edited_database_are_spelled_out(run: Run, tmp_path: Path) -> None:
+    word = "'a\x1b[31mb'"
+    path = tampered(
+        tmp_path, f"UPDATE kernels SET category = {word}", f"UPDATE steps SET kind = {word}, graph_mode = {word}",
+        f"UPDATE gaps SET cause = {word}", f"UPDATE health SET check_id = {word}, status = {word}",
+        f"UPDATE sources SET role = {word}", f"UPDATE requests SET status = {word}", f"UPDATE reuse SET cause = {word}",
+        served_too=True,
+    )  # fmt: skip
+    shown = ""
+    for command in ("summary", "steps", "phases", "kernels", "idle", "requests", "agents", "health", "info"):
+        code, out, err = run(command, path)
+        assert code in (0, 5) and "\x1b" not in out + err, command
+        shown += out
+    assert "a\\x1b[31mb" in shown
+
+
+def test_a_cause_of_lost_tokens_that_is_not_known_is_shown_as_it_is(run: Run, tmp_path: Path) -> None:
+    path = reading_runs.served(tmp_path)
+    with duckdb.connect(str(path)) as con:
+        con.execute("UPDATE reuse SET cause = 'o\x1bdd' WHERE cause IS NOT NULL")
+    code, out, _ = run("agents", path)
+    assert code == 0 and "  o\\x1bdd: 64 tokens" in out
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("cached_tokens", 9 * 10**18), ("prompt_tokens", 2**63 - 1), ("output_tokens", 2**63 - 1), ("prompt_tokens", -5),
+     ("sent_ns", -(2**63) + 1), ("finished_ns", 2**63 - 1), ("turn", -1)],
+)  # fmt: skip
+def test_a_request_of_impossible_numbers_costs_itself_only(run: Run, tmp_path: Path, key: str, value: int) -> None:
+    path = served(tmp_path / "run") / "requests.jsonl"
+    good = path.read_text()
+    bad = json.loads(good) | {key: value, "client_request_id": "b"}
+    path.write_text(json.dumps(bad, separators=(",", ":")) + "\n" + good)
+    code, _, err = run("ingest", "run")
+    assert code == 0 and "read requests.jsonl: 2 events; not kept: 1 impossible number" in err
+    with duckdb.connect("run/run.duckdb", read_only=True) as con:
+        assert con.execute("SELECT client_request_id FROM requests").fetchall() == [("a",)]
+    assert run("summary", "run")[0] == run("requests", "run")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["", "#", "#x"])
+def test_an_empty_name_is_not_this_folder(run: Run, tmp_path: Path, name: str) -> None:
+    served(tmp_path)
+    assert run("ingest", ".", "-q")[0] == 0 and run("summary", ".")[0] == 0
+    code, out, err = run("summary", name)
+    assert (code, out) == (2, "") and f"no run is named by '{name}'\nhint: " in err
+    assert run("ingest", "", "-o", "x.duckdb")[0] == 2
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a" * 300 + "#x"])
+def test_a_name_longer_than_files_have(run: Run, name: str) -> None:
+    for command in (("summary", name), ("compare", name, "x.duckdb"), ("export", name, "-o", "x.json")):
+        code, _, err = run(*command)
+        assert code in (2, 3) and "\nhint: " in err
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400"])
+def test_no_option_takes_what_is_no_number(run: Run, tmp_path: Path, number: str) -> None:
+    tampered(tmp_path)
+    model = ("--model", "llama-3.1-8b", "--gpu", "H100")
+    for command in (
+        ("roofline", "t.duckdb", "--peak-flops", number), ("roofline", "t.duckdb", "--bandwidth", number),
+        ("energy", "t.duckdb", "--price", number), ("energy", "t.duckdb", "--min-duration", number),
+        ("energy", "t.duckdb", "--baseline-w", number), ("ingest", "t.json", "--sensor-interval", number),
+        ("predict", *model, "--price", number), ("predict", *model, "--prefill-rate", number),
+        ("predict", *model, "--memory-share", number), ("predict", *model, "--train-tokens", number),
+        ("idle", "--simulate", "poisson", *model, "--minutes", number), ("profile", "--ready-timeout", number),
+        ("profile", "--stop-timeout", number), ("workload", "chat", "--rate-scale", number),
+        ("agentlog", "x", "--ttl", number), ("compare", "t.duckdb", "t.duckdb", "--gate", f"{number}%"),
+    ):  # fmt: skip
+        code, out, err = run(*command)
+        assert (code, out, err.count("error: "), err.count("hint: ")) == (2, "", 1, 1), command
+
+
+def test_digits_are_ascii(run: Run, tmp_path: Path) -> None:
+    tampered(tmp_path)
+    for command in (
+        ("compare", "t.duckdb", "t.duckdb", "--gate", "٥%"), ("roofline", "t.duckdb", "--peak-flops", "٩٩٠T"),
+        ("ingest", "t.json", "--utc-offset", "+٠٢:٠٠"),
+    ):  # fmt: skip
+        assert run(*command)[0] == 2, command
+
+
+def test_json_has_no_number_that_is_none(run: Run, tmp_path: Path) -> None:
+    path = tampered(
+        tmp_path, "UPDATE devices SET peak_flops = 'inf', ridge = 'nan'", "UPDATE kernels SET flops = 'inf'"
+    )
+    for command in ("summary", "steps", "kernels", "roofline", "findings"):
+        code, out, _ = run(command, path, "--json")
+        assert code == 0 and "NaN" not in out and "Infinity" not in out

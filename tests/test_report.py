@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,15 @@ from test_commands import served_run
 from test_sample_traces import SAMPLES, short
 
 import cli
+from analyzers.idle_reading import HIDING
 from analyzers.report.page import SECTIONS, figures, page
 from analyzers.report.page_file import write_page
+from analyzers.report.page_html import unbroken
 from analyzers.report.page_shell import finite, packed, plotly_library
 from analyzers.report.page_sql import sql_of, statement_names
-from analyzers.report_budget import _rounded
+from analyzers.report.palette import cause_fill
+from analyzers.report.text import percent
+from analyzers.report_budget import Budget, Part
 from analyzers.report_model import Report, read_report
 from analyzers.summary import summarize
 from traces.errors import UsageProblem
@@ -75,7 +79,7 @@ class Markup(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         for element in self.open:
-            element.text += data
+            element.text += data.replace("\u00a0", " ")  # which a reader does not see
 
 
 def parsed(content: str) -> Markup:
@@ -159,7 +163,7 @@ def check_sections(content: str, report: Report) -> None:
 
 
 def check_budget(path: Path, report: Report, content: str) -> None:
-    """The bar's parts sum to the windows of the devices and to 100 %; its phases are those of `phases`."""
+    """The bar's parts sum to the windows of the devices, exactly; its phases are those of `phases`."""
     budget = report.budget
     assert budget is not None
     with TraceStore.open(path) as store:
@@ -167,7 +171,7 @@ def check_budget(path: Path, report: Report, content: str) -> None:
             "SELECT sum(window_end_ns - window_start_ns) AS ns, sum(busy_ns) AS busy FROM devices"
         ).to_dicts()
     assert sum(part.ns for part in budget.parts) == budget.window_ns == row["ns"]
-    assert sum(part.tenths for part in budget.parts) == 1000
+    assert [part.share for part in budget.parts] == [part.ns / budget.window_ns for part in budget.parts]
     assert budget.window_ns - budget.group_ns("idle", "unrecorded", "withheld") == row["busy"]
     for total in report.phases["totals"]:
         assert budget.group_ns(total["phase"]) == total["busy_ns"]
@@ -175,13 +179,23 @@ def check_budget(path: Path, report: Report, content: str) -> None:
     drawn = [int(item.attributes["data-ns"] or 0) for item in markup.elements if "data-ns" in item.attributes]
     assert drawn == [part.ns for part in budget.parts]
     widths = [float(found) for found in re.findall(r'width="([0-9.]+)%" height="64" fill="#', content)]
-    assert sum(widths) == pytest.approx(100, abs=0.01)
-    shown = [
-        item.text
+    assert widths == pytest.approx([100 * part.share for part in budget.parts], abs=5e-5)
+    assert sum(widths) == pytest.approx(100, abs=5e-5 * len(widths))
+    cells = [
+        item
         for item in markup.elements
         if item.tag == "data" and "budget-parts" in item.parents and item.text.endswith("%")
     ]
-    assert sum(round(float(text.removesuffix(" %")) * 10) for text in shown[:-1]) == 1000 and shown[-1] == "100.0 %"
+    assert [float(str(item.attributes["value"])) for item in cells] == [*(part.share for part in budget.parts), 1.0]
+    assert [item.text for item in cells] == [*(percent(part.share) for part in budget.parts), "100.0 %"]
+    printed = sum(round(float(item.text.removesuffix(" %")) * 10) for item in cells[:-1])
+    said = re.findall(r"as printed they add up to ([0-9.]+) %", budget_text(markup))
+    assert said == ([] if printed == 1000 else [f"{printed / 10:.1f}"])
+
+
+def budget_text(markup: Markup) -> str:
+    """What the section of the time budget says."""
+    return next(item.text for item in markup.elements if item.attributes.get("id") == "budget")
 
 
 def check_summary(path: Path, content: str) -> None:
@@ -248,7 +262,7 @@ def test_what_health_withholds_leaves_the_bar_whole(affects: list[str], groups: 
     report = report_of(path)
     assert report.budget is not None
     assert {part.group for part in report.budget.parts} == groups
-    assert sum(part.tenths for part in report.budget.parts) == 1000
+    assert sum(part.share for part in report.budget.parts) == pytest.approx(1, abs=1e-12)
     assert sum(part.ns for part in report.budget.parts) == report.budget.window_ns
     causes = [part for part in report.budget.parts if part.group == "idle"]
     assert len(causes) == (1 if affects == ["gaps.cause"] else 2 if "idle" in groups else 0)
@@ -264,12 +278,75 @@ def test_tables_that_contradict_each_other_show_no_bar(tmp_path: Path) -> None:
     assert "contradict each other" in page(report)
 
 
-@given(st.lists(st.integers(1, 10**18), min_size=1, max_size=40))
-def test_rounded_shares_sum_to_the_whole(values: list[int]) -> None:
-    whole = sum(values)
-    tenths = _rounded(values, whole)
-    assert sum(tenths) == 1000
-    assert all(abs(each - value * 1000 / whole) < 1 for each, value in zip(tenths, values, strict=True))
+def part_of(ns: int, window_ns: int, group: str = "idle", name: str | None = "scheduler") -> Part:
+    """A part of a budget."""
+    return Part(group=group, name=name, ns=ns, n=1, share=ns / window_ns)
+
+
+@given(st.integers(0, 10**18), st.integers(1, 10**18))
+def test_shares_are_rounded_one_by_one(ns: int, more: int) -> None:
+    part = part_of(ns, ns + more)
+    assert f"{part.tenths / 10:.1f} %" == percent(part.share), "as every other percentage of the page"
+    assert abs(part.tenths - 1000 * part.share) <= 0.5 + 1e-9
+
+
+def test_printed_shares_that_miss_the_whole_are_said_to_be_rounded(full: Path) -> None:
+    report = report_of(full)
+    thirds = Budget(
+        window_ns=3, devices=1, parts=[part_of(1, 3, name=name) for name in ("scheduler", "sync", "no_work")]
+    )
+    text = budget_text(parsed(page(replace(report, budget=thirds))))
+    assert text.count("33.3 %") == 6, "in the bar and in the table"
+    assert text.count("rounded") == 1 and "as printed they add up to 99.9 %" in text
+    halves = Budget(window_ns=2, devices=1, parts=[part_of(1, 2, name=name) for name in ("scheduler", "sync")])
+    assert "rounded" not in budget_text(parsed(page(replace(report, budget=halves))))
+
+
+def contrast(one: str, other: str) -> float:
+    """Of two colours, as WCAG counts it: from 3 on an area can be told from what it lies on."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_causes_of_idleness_are_told_apart_without_colour(full: Path) -> None:
+    fills = {cause: cause_fill(cause) for cause in HIDING}
+    assert len({(fill.shape, fill.ink) for fill in fills.values()}) == len(HIDING), "any two can be neighbours"
+    hues: dict[str, set[str]] = {}
+    for cause, (who, _) in HIDING.items():
+        hues.setdefault(who, set()).add(fills[cause].color)
+    assert sum(len(colors) for colors in hues.values()) == len(set.union(*hues.values())), "a hue is of one owner"
+    cards = re.findall(r"--card: (#[0-9a-f]{6});", page(report_of(full)))
+    assert len(cards) == 2, "a light one and a dark one"
+    for fill in fills.values():
+        assert all(contrast(fill.color, card) >= 3 for card in cards), fill
+        assert not fill.shape or contrast(fill.color, fill.ink) >= 3, fill
+
+
+def test_the_bar_its_legend_and_the_figures_draw_a_cause_alike(full: Path) -> None:
+    report = report_of(full)
+    causes = list(HIDING)
+    budget = Budget(window_ns=len(causes), devices=1, parts=[part_of(1, len(causes), name=cause) for cause in causes])
+    content = page(replace(report, budget=budget))
+    look = r' fill="(#\w+)"/>(?:<rect [^>]*fill="url\(#([\w-]+)\)"/>)?'
+    bar, legend = (re.findall(pattern, content) for pattern in (f'height="64"{look}', f"{look}</svg>idle: "))
+    assert bar == legend and len(bar) == len(causes)
+    assert [color for color, _ in legend] == [cause_fill(cause).color for cause in causes]
+    assert {name for _, name in legend if name} <= set(re.findall(r'<pattern id="([\w-]+)"', content))
+    assert len({name for _, name in legend}) == len(causes)
+    made = figures(report)
+    drawn = {trace["name"]: trace["marker"] for name in ("idle", "energy") for trace in made[name]["data"]}
+    for cause in ("host_launch", "no_work"):
+        fill = cause_fill(cause)
+        for marker in (drawn[cause], drawn.get(f"idle: {cause}", drawn[cause])):
+            assert (marker["color"], marker["pattern"]["shape"], marker["pattern"]["fgcolor"]) == (
+                fill.color, fill.shape, fill.ink,
+            )  # fmt: skip
 
 
 def test_statements_that_hovers_name_run(full: Path, tmp_path: Path) -> None:
@@ -348,6 +425,91 @@ def test_figures_are_figures_of_plotly(full: Path) -> None:
         go.Figure(data=finite(figure["data"]), layout=finite(figure["layout"]))  # raises for an unknown property
 
 
+def changed(path: Path, *statements: str) -> Report:
+    """A report of a planted run after some statements."""
+    with duckdb.connect(str(planted(path))) as con:
+        for statement in statements:
+            con.execute(statement)
+    return report_of(path)
+
+
+def test_panels_of_the_timeline_without_data_are_left_out(full: Path, tmp_path: Path) -> None:
+    every = figures(report_of(full))["timeline"]
+    assert {key for key in every["layout"] if key.startswith("yaxis")} == {"yaxis", "yaxis2", "yaxis3", "yaxis4"}
+    assert "not recorded" not in every["layout"]["xaxis"]["title"]["text"]
+    report = changed(
+        tmp_path / "run.duckdb",
+        "UPDATE steps SET prefill_reqs = NULL, decode_reqs = NULL, prefill_kv_tokens = NULL, decode_kv_tokens = NULL",
+        "DELETE FROM ledger_steps",
+    )
+    figure = figures(report)["timeline"]
+    assert {key for key in figure["layout"] if key.startswith("yaxis")} == {"yaxis", "yaxis2"}
+    assert {trace["yaxis"] for trace in figure["data"]} == {"y", "y2"}, "an axis that is named is drawn"
+    assert figure["layout"]["xaxis"]["anchor"] == "y2" and figure["layout"]["height"] < every["layout"]["height"]
+    assert figure["layout"]["xaxis"]["title"]["text"].endswith("not recorded: requests in the step, KV cache")
+    assert figure["lines"] == []
+    report = changed(
+        tmp_path / "other.duckdb",
+        "UPDATE steps SET prefill_ns = NULL, decode_ns = NULL, other_ns = NULL, busy_ns = NULL, idle_ns = NULL, "
+        "unrecorded_ns = NULL",
+        "UPDATE ledger_steps SET waiting = NULL",
+    )
+    figure = figures(report)["timeline"]
+    assert {trace["yaxis"] for trace in figure["data"]} == {"y", "y3", "y4"}
+    assert figure["layout"]["xaxis"]["title"]["text"].endswith("not recorded: device time, requests that wait")
+    assert figure["lines"] == ["prefill_reqs", "decode_reqs", "kv_usage"] and figure["stacked"] is False
+
+
+def test_the_roofline_is_drawn_around_its_ridge(tmp_path: Path) -> None:
+    report = changed(tmp_path / "run.duckdb", "UPDATE kernels SET flops = 1e-6 WHERE category = 'rope'")
+    assert report.roofline is not None
+    figure = figures(report)["roofline"]
+    names = {trace["name"] for trace in figure["data"] if trace["mode"] == "markers"}
+    assert names == {"steps (n = 20)", "kernels (n = 3)", "categories (n = 3)", "phases (n = 2)"}
+    assert min(x for trace in figure["data"] for x in trace["x"]) > 1e-4
+    marks = dict(zip(figure["layout"]["yaxis"]["tickvals"], figure["layout"]["yaxis"]["ticktext"], strict=True))
+    assert marks[1e12] == "1 T" and marks[1e14] == "100 T" and marks[1e15] == "1 P"
+    text = next(item.text for item in parsed(page(report)).elements if item.attributes.get("id") == "roofline")
+    assert "Not drawn: 1 kernel (k3), 1 category (rope) below 0.0042 FLOP/byte, 5 powers of ten from the ridge" in text
+
+
+def test_bytes_without_flop_are_a_known_cost_and_no_point(tmp_path: Path) -> None:
+    report = changed(
+        tmp_path / "run.duckdb",
+        "UPDATE kernels SET flops = 0, intensity = 0",
+        "UPDATE steps SET flops = 0, intensity = 0",
+    )
+    assert "roofline" not in figures(report)
+    text = next(item.text for item in parsed(page(report)).elements if item.attributes.get("id") == "roofline")
+    assert "Costs are known for 100.0 % of busy time." in text and "no cost is known" not in text
+    assert "No point can be drawn: what the costs are known of (" in text
+    assert "rope" in text and "moves bytes and computes nothing, and a point needs both." in text
+    report = changed(
+        tmp_path / "none.duckdb",
+        "UPDATE kernels SET flops = NULL, bytes = NULL, intensity = NULL",
+        "UPDATE steps SET flops = NULL, bytes = NULL, intensity = NULL",
+    )
+    text = next(item.text for item in parsed(page(report)).elements if item.attributes.get("id") == "roofline")
+    assert "Costs are known for 0.0 % of busy time." in text and "No point can be drawn: no cost is known." in text
+
+
+def test_the_caption_of_the_kernels_says_what_is_left_out_only_where_something_is(full: Path) -> None:
+    report = report_of(full)
+    assert "with the most time first" in page(report) and "the 500 with" not in page(report)
+    many = replace(report, kernels=report.kernels * 200)
+    assert "kernels by name, the 500 with the most time<" in page(many)
+
+
+def test_a_number_and_its_unit_stay_on_one_line() -> None:
+    body = (
+        '<p class="x">Of 1.4 %, 20.5 ms and 3 steps <b>5 J</b> 6 kB</p><td>1.4 %</td><li>2 s <code>a 5 % b</code> 7 min'
+    )
+    assert unbroken(body) == (
+        '<p class="x">Of 1.4\u00a0%, 20.5\u00a0ms and 3 steps <b>5\u00a0J</b> 6\u00a0kB</p><td>1.4 %</td>'
+        "<li>2\u00a0s <code>a 5 % b</code> 7\u00a0min"
+    )
+
+
 def test_findings_with_gain_confidence_and_fix(full: Path) -> None:
     verdict = next(item for item in parsed(page(report_of(full))).elements if item.attributes.get("id") == "verdict")
     assert "Predicted gain: 30.0 % of the engine's step time; confidence: between 20.0 % and 40.0 %." in verdict.text
@@ -412,7 +574,7 @@ def test_the_command_writes_a_page_and_says_so(run: Run, full: Path, tmp_path: P
 
 def test_places_that_cannot_be_written(run: Run, full: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
-    for target, words in ((tmp_path, "is a directory"), (tmp_path / "file" / "x.html", "cannot be written")):
+    for target, words in ((tmp_path, "is a directory"), (tmp_path / "file" / "x.html", "cannot write")):
         code, out, err = run("report", full, "-o", target)
         assert (code, out) == (2, "") and words in err
     assert [item.name for item in tmp_path.iterdir()] == ["file"]

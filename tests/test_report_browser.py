@@ -5,7 +5,9 @@ Pictures and a print are kept under build/report/.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +234,103 @@ def test_zooming_shows_steps_that_bins_hide(running: chromium.Browser, long_run:
 def numbers(values: list[Any]) -> list[float]:
     """None and 0 are drawn alike: not at all."""
     return [value or 0.0 for value in values]
+
+
+def test_zooming_a_timeline_with_panels_left_out(running: chromium.Browser, long_run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    shutil.copy(long_run, path)
+    with duckdb.connect(str(path)) as con:
+        con.execute("UPDATE steps SET prefill_reqs = NULL, busy_ns = NULL, prefill_ns = NULL, decode_ns = NULL")
+        con.execute("UPDATE steps SET other_ns = NULL, idle_ns = NULL, unrecorded_ns = NULL")
+        con.execute("DELETE FROM ledger_steps")
+    tab = running.open(written(path, tmp_path / "report.html"))
+    check(tab)
+    titles = "[...document.querySelectorAll('#plot-timeline :is(.xtitle, .ytitle, .y2title, .y3title, .y4title)')]"
+    assert set(tab.run(f"{titles}.map((item) => item.textContent)")) == {
+        "time since the start of the window, msnot recorded: device time, requests in prefill, requests that wait",
+        "device span, ms",
+        "requests",
+        "KV, tokens",
+    }
+    node = "document.getElementById('plot-timeline')"
+    tab.run(f"Plotly.relayout({node}, {{'xaxis.range': [500000, 600000], 'xaxis.autorange': false}}).then(() => 0)")
+    tab.wait(f"{node}.dataset.view?.startsWith('steps')")
+    values = tab.run(f"Object.fromEntries({node}.data.map((trace) => [trace.name, [...new Set(trace.y)]]))")
+    assert values["requests in decode"] == [0, 4] or values["requests in decode"] == [4, 0]
+    assert min(value for value in values["KV cache"] if value) >= 64, "tokens, not a share"
+    assert tab.complaints() == []
+    tab.close()
+
+
+def test_paper_takes_few_bytes_and_leaves_the_page_as_it_was(
+    running: chromium.Browser, long_run: Path, tmp_path: Path
+) -> None:
+    """A PDF keeps a picture for every shape with a pattern: bars that look alike are printed as one."""
+    tab = running.open(written(long_run, tmp_path / "report.html"))
+    state = (
+        "[...document.querySelectorAll('.plot.drawn')].map((item) => ['.legend', '.xtitle', '.trace.bars .point > path']"
+        ".map((part) => [...item.querySelectorAll(part)].map((node) => [node.getAttribute('d'), "
+        "Math.round(node.getBoundingClientRect().top - item.getBoundingClientRect().top)])))"
+    )
+    bars = (
+        "[...document.querySelectorAll('#plot-timeline .trace.bars .point > path')]"
+        ".filter((item) => item.getAttribute('d') && item.style.fill.startsWith('url')).length"
+    )
+    before, many = tab.run(state), tab.run(bars)
+    tab.run("window.addEventListener('beforeprint', () => { window.printed = " + bars + "; })")
+    paper = tab.paper(PICTURES / "long.pdf")
+    assert tab.run("window.printed") < 10 and many > 200
+    assert paper.stat().st_size < 2_000_000
+    assert tab.run(state) == before
+    assert tab.complaints() == []
+    tab.close()
+
+
+LONG = (
+    "void at::native::elementwise_kernel<128,4,at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda"
+    * 2
+)
+
+
+@pytest.fixture(scope="module")
+def long_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with a name that has no place to break in every text that a recording can bring, and numbers of many digits."""
+    folder = tmp_path_factory.mktemp("names")
+    path = planted(folder / "run.duckdb", LONG.replace(" ", "_"))
+    with duckdb.connect(str(path)) as con:
+        con.execute("UPDATE kernels SET category = 'elementwise', bound = 'inefficient', flops = 8.53e10")
+        con.execute("UPDATE requests SET prompt_tokens = 131072, output_tokens = 16384, request_id = 'r' || request_id")
+        con.execute("UPDATE requests SET client_request_id = 'conversation-000123 turn-000456 attempt-1'")
+    return written(path, folder / "report.html")
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_no_page_is_wider_than_a_phone(running: chromium.Browser, long_names: Path, scripts: bool) -> None:
+    tab = running.open(long_names, width=390, scripts=scripts)
+    tab.call("Emulation.setScriptExecutionDisabled", value=False)
+    tab.run("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
+    assert tab.run("document.documentElement.scrollWidth") == 390
+    cut = (
+        "[...document.querySelectorAll('h1, p, li, dd, dt, summary, h2, h3')].filter((item) => !item.closest('.scroll, nav')"
+        " && item.scrollWidth > item.clientWidth + 1 && item.clientWidth).map((item) => item.textContent.slice(0, 60))"
+    )
+    assert tab.run(cut) == [], "nothing runs out of its own box either"
+    labels = "[...document.querySelectorAll('.bar .onbar')].map((item) => item.getBoundingClientRect()).filter((box) => box.width)"
+    places = tab.run(f"{labels}.map((box) => [box.left, box.right])")
+    assert places and all(end < start for (_, end), (start, _) in pairwise(places)), "no label on another"
+    if scripts:
+        tab.picture(PICTURES / "phone.png")
+    tab.close()
+
+
+def test_tables_fit_into_a_wide_window(running: chromium.Browser, long_names: Path, opened: chromium.Page) -> None:
+    tab = running.open(long_names)
+    wide = (
+        "[...document.querySelectorAll('#requests .scroll, #kernels .scroll')].filter((item) => "
+        "item.scrollWidth > item.clientWidth).map((item) => item.ariaLabel)"
+    )
+    assert [tab.run(wide), opened.run(wide)] == [[], []]
+    tab.close()
 
 
 def test_detail_is_in_the_file(long_run: Path, tmp_path: Path) -> None:

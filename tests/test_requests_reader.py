@@ -18,6 +18,7 @@ from openai_server import openai_server, well_behaved
 from profiler.client import run_plan
 from profiler.requestlog import RequestLog, RequestRecord
 from profiler.workloads.plan import build_plan
+from traces.clock import MOST_NS
 from traces.errors import UnreadableInput
 from traces.readers.base import ReadOptions, ReadReport
 from traces.readers.metrics import MetricsReader
@@ -160,6 +161,23 @@ def test_a_line_that_is_no_record_is_counted_and_costs_no_other(hostile: bytes, 
     assert report.dropped == {"no record": 1} and len(tables.rows("tokens")) == 4
 
 
+@pytest.mark.parametrize(
+    "impossible",
+    [{"prompt_tokens": -5}, {"cached_tokens": 9 * 10**18}, {"output_tokens": 2**31 + 1}, {"planned_ns": -1},
+     {"finished_ns": MOST_NS + 1}, {"token_ns": [1, -1]}, {"token_ns": [1, 2**63 - 1]}, {"turn": -1}, {"tool_ns": 2**63 - 1}],
+)  # fmt: skip
+def test_a_record_of_impossible_numbers_is_counted_and_costs_no_other(
+    impossible: dict[str, Any], tmp_path: Path
+) -> None:
+    path = write(tmp_path / "r", record(0).line(), record(1, **impossible).line(), record(2).line())
+    report, tables = read(path)
+    assert report.dropped == {"impossible number": 1} and report.events == 3
+    assert len(tables.rows("requests")) == 2
+    assert {row["client_request_id"] for row in tables.rows("tokens")} <= {
+        row["client_request_id"] for row in tables.rows("requests")
+    }
+
+
 @pytest.mark.parametrize("block_bytes", [1, 50, 400, 5000])
 def test_the_size_of_the_blocks_changes_nothing(block_bytes: int, tmp_path: Path) -> None:
     lines = [record(number, token_ns=[BASE_NS + number] * number).line() for number in range(8)]
@@ -233,15 +251,13 @@ def test_sniff_requests(name: str, head: bytes, ours: bool) -> None:
 
 
 _texts = st.text(max_size=12) | st.just('"\\\n\u2028\ud83d')
-_times = st.integers(0, 2**63 - 1)
+_times = st.integers(0, MOST_NS)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     drawn=st.lists(
-        st.tuples(
-            _texts, st.none() | _texts, st.lists(_times, max_size=5), st.none() | st.integers(-(2**63), 2**63 - 1)
-        ),
+        st.tuples(_texts, st.none() | _texts, st.lists(_times, max_size=5), st.none() | st.integers(0, MOST_NS)),
         min_size=1,
         max_size=6,
     ),

@@ -11,6 +11,7 @@ import kineto_oracle
 import pytest
 import timeline_oracle as oracle
 
+from analyzers.roofline_reading import read_roofline
 from traces.readers.base import Cat
 from traces.store import TraceStore
 
@@ -192,3 +193,45 @@ def test_categories_leave_little_over(name: str, sample_database: Database) -> N
     (found,) = rows(path, "SELECT sum(busy_ns) FILTER (WHERE category = 'other' OR category IS NULL) AS other, "
                           "sum(busy_ns) AS busy FROM kernels WHERE valid")  # fmt: skip
     assert (found["other"] or 0) <= 0.02 * found["busy"]
+
+
+def test_without_a_model_a_mixed_step_is_not_divided_and_use_of_the_peaks_is_not_told(
+    sample_database: Database,
+) -> None:
+    """96 % of the time of this step has no known cost: any share of it would be made up."""
+    path = sample_database(VLLM_MIXED)
+    (step,) = rows(path, "SELECT * FROM steps")
+    assert step["kind"] == "mixed" and step["busy_ns"] > 0
+    nothing = (
+        "prefill_ns",
+        "decode_ns",
+        "split_low_ns",
+        "split_high_ns",
+        "interference_ns",
+        "side",
+        "intensity",
+        "roof_fraction",
+    )
+    assert {step[name] for name in nothing} == {None}
+    (check,) = rows(path, "SELECT status, value, message FROM health WHERE check_id = 'mixed_split'")
+    assert (check["status"], check["value"]) == ("warning", 1.0)
+    assert "1 of 1 mixed steps" in check["message"] and "--model-config" in check["message"]
+    assert rows(path, "SELECT count(prefill_ns) AS n FROM kernels WHERE step_id IS NOT NULL AND busy_ns > 0") == [
+        {"n": 0}
+    ]
+    with TraceStore.open(path) as store:
+        data = read_roofline(store)
+    (whole,) = data["phases"]
+    assert whole["phase"] == "all" and whole["coverage"] == data["coverage"] < 0.05
+    assert [whole[name] for name in ("mfu", "mbu", "mfu_wall", "mbu_wall", "side", "intensity")] == [None] * 6
+    for row in data["rows"]:
+        assert row["coverage"] >= 0.5 or (row["side"], row["roof_fraction"], row["bound"]) == (None, None, None)
+
+
+def test_a_duration_that_holds_unrecorded_time_is_not_told(sample_database: Database) -> None:
+    """The step of this slice began 464 ms before its first recorded kernel."""
+    with TraceStore.open(sample_database(SGLANG_DECODE)) as store:
+        (step,) = store.named("summary_steps", "analyzers").to_dicts()
+        (phase,) = store.named("phases_totals", "analyzers").to_dicts()
+    assert step["busy_ns"] > 9_000_000 and [step[f"p{at}_ns"] for at in (50, 90, 99)] == [None] * 3
+    assert phase["tokens_per_device_s"] > 0 and phase["tokens_per_window_s"] is None

@@ -12,7 +12,7 @@ NS_PER_S = 1_000_000_000
 INT64_MAX = 2**63 - 1
 MOST_NS = 2**62 - 1  # the year 2116: what lies beyond is no time, and between two times there are less than 2^63 ns
 
-_OFFSET = re.compile(r"([+-]?)(\d{1,2})(?::?([0-5]\d))?")
+_OFFSET = re.compile(r"([+-]?)(\d{1,2})(?::?([0-5]\d))?", re.ASCII)
 _DECIMAL = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
 
 

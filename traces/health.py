@@ -32,6 +32,7 @@ CHECKS: tuple[str, ...] = (
     "health_empty_files",
     "health_clock_offsets",
     "health_hook_errors",
+    "health_recording_cost",
     "health_label_caveats",
 )
 SEVERAL_RANKS_CHECKS: tuple[str, ...] = ("health_pid_clash",)

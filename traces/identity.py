@@ -11,12 +11,15 @@ from typing import Any
 
 import duckdb
 
+from traces.contract import SCHEMA_VERSION
 from traces.manifest import RunManifest
 from traces.rows import first_row
-from traces.store import SCHEMA_VERSION, named_sql
+from traces.store import named_sql
 
 _EPOCH_2000_NS = 946_684_800_000_000_000
 _NO_IDENTIFIER = re.compile(r"[^\w.+-]+", re.ASCII)
+# What the torch profiler says it recorded beside the launches: each slows the host (sql/health_recording_cost.sql).
+_RECORDED = ("record_shapes", "with_stack", "profile_memory", "with_modules")
 _VENDORS = (("nvidia", "nvidia"), ("amd", "amd"), ("instinct", "amd"), ("radeon", "amd"), ("intel", "intel"))
 
 
@@ -172,6 +175,8 @@ def _config(
 ) -> dict[str, Any]:
     """The manifest of our own runs, facts of the recording otherwise; `model_config` and `engine_facts` of the ledger."""
     kept = asdict(manifest) if manifest else _facts(metas)
+    for meta in metas if manifest else ():
+        kept |= {key: meta[key] for key in _RECORDED if key in meta}
     row = first_row(
         con.execute(
             "SELECT text FROM stage.ledger_marks WHERE kind = 'header' AND text IS NOT NULL ORDER BY ts_ns LIMIT 1"
@@ -196,9 +201,8 @@ def _facts(metas: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for key, value in meta.items():
             if key.endswith("_version") or key in (
                 "distributedInfo",
-                "record_shapes",
-                "with_stack",
                 "deviceProperties",
+                *_RECORDED,
             ):
                 kept.setdefault(key, value)
     return kept

@@ -15,7 +15,7 @@ import duckdb
 
 from traces import health, identity, ranks
 from traces.clock import MOST_NS
-from traces.errors import NothingToAnalyze, UnreadableInput
+from traces.errors import NothingToAnalyze, UnreadableInput, UsageProblem
 from traces.inputs import InputFile, expand_inputs
 from traces.link import LinkContext, create_stage, link
 from traces.manifest import MANIFEST_NAME, RunManifest
@@ -73,6 +73,7 @@ def ingest(paths: Sequence[str], target: Path, options: IngestOptions) -> Ingest
     """
     began = time.monotonic()
     files = expand_inputs(paths)
+    _refuse_an_input(target, files)
     manifest = _manifest(files)
     report = IngestReport(target=target, run_id="")
     wanted = _choose(files, report)
@@ -99,6 +100,23 @@ def ingest(paths: Sequence[str], target: Path, options: IngestOptions) -> Ingest
             options.finish(con, report.run_id)
     report.seconds = time.monotonic() - began
     return report
+
+
+def _refuse_an_input(target: Path, files: Sequence[InputFile]) -> None:
+    """Raises UsageProblem where the database would replace what it is made from, by whatever name."""
+    for item in files:
+        if item.problem is None and _same_file(target, item.path):
+            raise UsageProblem(
+                f"{target} is one of the files to read: nothing was written",
+                hint="give another --out, which ends in .duckdb",
+            )
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):  # one is not there, or cannot be
+        return False
 
 
 class _AlreadyThere(Exception):  # control flow: leaves the `writing` block without replacing the database

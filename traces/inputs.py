@@ -97,6 +97,8 @@ def classify(path: Path, head: bytes, reader: str | None) -> str:
 
 def _files_behind(text: str) -> Iterator[tuple[Path, bool]]:
     """(path, named by the person) of every file that `text` stands for."""
+    if not text:
+        raise UsageProblem("a path is empty", hint="name the files to read; `.` is this folder")
     path = Path(text)
     if not os.path.lexists(path) and glob.has_magic(text):
         matches = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 import duckdb
 
+from traces.damage import is_damage
 from traces.errors import UsageProblem
 from traces.printable import for_stream, printable
 from traces.store import TraceStore, table_names
@@ -31,14 +32,16 @@ def run_query(run: str, sql: str, form: str, stream: TextIO) -> None:
         try:
             parameters = {"run_id": store.run_id} if "$run_id" in sql else None
             result = store.connection.execute(sql, parameters)
+            if result is None:  # no statement in it
+                raise UsageProblem("the query is empty", hint="for example: select * from steps")
+            names = [item[0] for item in result.description or []]
+            {"json": _write_json, "csv": _write_csv, "table": _write_table}[form](result, names, stream)
         except duckdb.Error as error:
+            if is_damage(error):  # not the statement's fault: the store says what it is
+                raise
             raise UsageProblem(
                 f"the query failed: {str(error).splitlines()[0]}", hint=f"tables: {', '.join(table_names())}"
             ) from error
-        if result is None:  # no statement in it
-            raise UsageProblem("the query is empty", hint="for example: select * from steps")
-        names = [item[0] for item in result.description or []]
-        {"json": _write_json, "csv": _write_csv, "table": _write_table}[form](result, names, stream)
 
 
 def plain(value: Any) -> Any:
@@ -90,6 +93,10 @@ def _write_table(result: duckdb.DuckDBPyConnection, names: list[str], stream: Te
         stream.write(f"(more than {_TABLE_ROWS} rows; --json or --csv prints all)\n")
 
 
+def _counted(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
 def _cell(value: Any) -> str:
     text = "" if value is None else printable(str(plain(value)))
     return text if len(text) <= _CELL_CHARS else text[: _CELL_CHARS - 1] + "…"
@@ -120,13 +127,14 @@ def describe_database(run: str, stream: TextIO, *, as_json: bool) -> None:
         mark = "*" if item["run_id"] == store.run_id else " "
         window = f"{item['window_s']:.3f} s" if item["window_s"] is not None else "no window"
         facts = [item["source"], item["engine"], item["engine_version"], item["device_kind"], item["model"], window]
-        stream.write(f"{mark} {item['run_id']}  " + "  ".join(printable(str(fact)) for fact in facts if fact) + "\n")
+        told = [item["run_id"], *(fact for fact in facts if fact)]
+        stream.write(f"{mark} " + "  ".join(printable(str(fact)) for fact in told) + "\n")
     stream.write("files\n")
     for item in files:
         cut = f"  truncated: {printable(item['truncated'])}" if item["truncated"] else ""
         rank = f"rank {item['rank']}" if item["rank"] is not None else ""
-        size = f"{item['bytes']:,} bytes  {item['events']:,} events"
-        stream.write(f"  {printable(item['name'])}  {item['role']}  {rank}  {size}{cut}\n")
+        size = f"{_counted(item['bytes'])} bytes  {_counted(item['events'])} events"
+        stream.write(f"  {printable(item['name'])}  {printable(str(item['role']))}  {rank}  {size}{cut}\n")
     stream.write("rows\n")
     for name, count in counts.items():
         if count:

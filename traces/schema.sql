@@ -369,8 +369,8 @@ CREATE TABLE findings (
     energy_j DOUBLE,                   -- J it explains
     share DOUBLE,                      -- device_ns as a share of the devices' window, 0..1
     time_ns BIGINT,                    -- ns that rank it: device_ns, else an estimate
-    predicted_gain DOUBLE,             -- share of what gain_of names that goes away with the cause, 0..1; NULL: only said
-    gain_low DOUBLE,                   -- lower end of its interval
+    predicted_gain DOUBLE,             -- share of what gain_of names that goes away with the cause, 0..1; NULL: only said, or only gain_high known
+    gain_low DOUBLE,                   -- lower end of its interval; NULL: not known
     gain_high DOUBLE,                  -- upper end
     gain_of VARCHAR,                   -- 'step_time' (of the engine's steps) | 'busy' | 'window' | 'energy' | 'token_intervals'
     evidence VARCHAR,                  -- SQL that shows the rows

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from traces.errors import NothingToAnalyze, UnreadableInput, UsageProblem
+from traces.contract import columns, schema_sql, select_run, table_names
+from traces.damage import AGAIN, is_damage, reading, unreadable
+from traces.errors import NothingToAnalyze, StepscopeError, UnreadableInput, UsageProblem
 from traces.lock import sole_writer
 
 if TYPE_CHECKING:
     import polars as pl
 
-SCHEMA_VERSION = 1
+__all__ = ["DATABASE_NAME", "TraceStore", "columns", "frame", "named_sql", "schema_sql", "table_names", "writing"]
+
 DATABASE_NAME = "run.duckdb"
 _FULL = ("No space left", "File too large", "Disk quota exceeded")  # as the C library words them
 _NO_PROGRESS_BAR = "SET enable_progress_bar = false"  # DuckDB writes one to stdout when a statement takes seconds
@@ -29,22 +32,28 @@ SAFE_SETTINGS = {"disabled_optimizers": "compressed_materialization"}
 _READ_SETTINGS = {"enable_external_access": "false", "autoload_known_extensions": "false", **SAFE_SETTINGS}
 
 
-def schema_sql() -> str:
-    """Text of schema.sql."""
-    return resources.files("traces").joinpath("schema.sql").read_text(encoding="utf-8")
-
-
 def named_sql(name: str, package: str = "traces") -> str:
     """Text of `sql/NAME.sql` in a package of ours."""
     return resources.files(package).joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
 
 
 def split_run(text: str) -> tuple[Path, str | None]:
-    """`PATH[#run_id]` as path and run id."""
+    """`PATH[#run_id]` as path and run id. Raises UsageProblem where there is no PATH: this folder is written `.`."""
     path, mark, run_id = text.partition("#")
-    if mark and Path(text).exists():  # a file may really have '#' in its name
+    if mark and _exists(Path(text)):  # a file may really have '#' in its name
         return Path(text), None
+    if not path:
+        raise UsageProblem(
+            f"no run is named by '{text}'", hint="give a run directory or a .duckdb file; `.` is this folder"
+        )
     return Path(path), run_id or None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long, a NUL in it: what is wrong is said where it is opened
+        return False
 
 
 def database_path(path: Path) -> Path:
@@ -70,7 +79,8 @@ class TraceStore:
     """One run in a database.
 
     `run_id` is the newest run unless the name it was opened by ends in `#run_id`. Raises UnreadableInput where the
-    file is not a database of ours, UsageProblem for an unknown run id.
+    file is not a database of ours, UsageProblem for an unknown run id. A `with` block that reads it raises
+    UnreadableInput, too, where what it reads is damaged or was edited into what no recording holds.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path, run_id: str) -> None:
@@ -89,8 +99,9 @@ class TraceStore:
             hint = "another stepscope may be writing it" if "lock" in str(error) else "make it with `stepscope ingest`"
             raise UnreadableInput(f"{path} is not a readable run database", hint=hint) from error
         try:
-            connection.execute(_NO_PROGRESS_BAR)
-            return cls(connection, path, _select_run(connection, path, run_id))
+            with reading(path):
+                connection.execute(_NO_PROGRESS_BAR)
+                return cls(connection, path, select_run(connection, path, run_id))
         except BaseException:
             connection.close()
             raise
@@ -121,70 +132,28 @@ class TraceStore:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+        if isinstance(error, duckdb.Error) and not isinstance(error, duckdb.InterruptException):
+            problem = unreadable(error, self.path)
+            if problem is not None:
+                raise problem from error
 
 
 def frame(result: duckdb.DuckDBPyRelation) -> pl.DataFrame:
-    """A result as a frame; HUGEINT sums come back as Int64, which all our nanoseconds fit."""
+    """A result as a frame; HUGEINT sums come back as Int64, which all our nanoseconds fit.
+
+    Raises UnreadableInput where one does not: no recording holds such counts or times.
+    """
     import polars as pl  # an ingest does without
 
     data = pl.DataFrame(result.to_arrow_table())
     wide = [name for name, kind in data.schema.items() if kind in (pl.Int128, pl.Decimal)]
-    return data.with_columns(pl.col(name).cast(pl.Int64) for name in wide) if wide else data
-
-
-def table_names() -> list[str]:
-    """Names of the tables in schema.sql, in its order."""
-    lines = schema_sql().splitlines()
-    return [line.split()[2] for line in lines if line.startswith("CREATE TABLE ")]
-
-
-def columns() -> list[tuple[str, str]]:
-    """(table, column) of everything in schema.sql, in its order."""
-    found: list[tuple[str, str]] = []
-    table = ""
-    for line in schema_sql().splitlines():
-        if line.startswith("CREATE TABLE "):
-            table = line.split()[2]
-        elif line.startswith("    "):
-            found.append((table, line.split()[0]))
-    return found
-
-
-def _missing_columns(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    rows = connection.execute(
-        "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal"
-    ).fetchall()
-    known = set(rows)
-    return [f"{table}.{column}" for table, column in columns() if (table, column) not in known]
-
-
-def _select_run(connection: duckdb.DuckDBPyConnection, path: Path, run_id: str | None) -> str:
     try:
-        rows = connection.execute("SELECT run_id FROM runs ORDER BY created_ns DESC, rowid DESC").fetchall()
-    except duckdb.CatalogException as error:
-        raise UnreadableInput(f"{path} has no table `runs`", hint="make it with `stepscope ingest`") from error
-    except duckdb.BinderException as error:  # somebody else's table of that name
+        return data.with_columns(pl.col(name).cast(pl.Int64) for name in wide) if wide else data
+    except pl.exceptions.InvalidOperationError as error:
         raise UnreadableInput(
-            f"{path} is not a run database of stepscope", hint="make it with `stepscope ingest`"
+            f"a sum of {', '.join(wide)} is beyond 64 bits",
+            hint=f"the database may have been edited or damaged: {AGAIN}",
         ) from error
-    except duckdb.IOException as error:
-        raise UnreadableInput(
-            f"{path} is damaged: {str(error).splitlines()[0]}", hint="ingest the recording again"
-        ) from error
-    missing = _missing_columns(connection)
-    if missing:
-        raise UnreadableInput(
-            f"{path} lacks {', '.join(missing[:3])}{' and more' if len(missing) > 3 else ''}: another version of stepscope wrote it",
-            hint="ingest the recording again",
-        )
-    known = [row[0] for row in rows]
-    if not known:
-        raise NothingToAnalyze(f"{path} holds no run", hint="add one with `stepscope ingest`")
-    if run_id is None:
-        return str(known[0])
-    if run_id not in known:
-        raise UsageProblem(f"{path} has no run {run_id}", hint=f"known: {', '.join(known[:10])}")
-    return run_id
 
 
 @contextmanager
@@ -193,11 +162,14 @@ def writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
     An existing database is copied first, so that what it holds stays and a failure (a full disk, ctrl-C) leaves it as
     it was. One process writes at a time, and another one waits its turn for a while (lock.py). Atomicity comes from the
-    rename: DuckDB's memory limit does not bound one large transaction.
+    rename: DuckDB's memory limit does not bound one large transaction. A link stays, and what it points at is replaced.
     """
     try:
+        target = _place(target)
         if target.is_dir() or not target.name:
             raise UsageProblem(f"{target} is a directory", hint="give a file name that ends in .duckdb")
+        if target.exists() and not target.is_file():
+            raise UsageProblem(f"{target} is no regular file", hint="give a file name that ends in .duckdb")
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageProblem(f"cannot write {target}: {error.strerror}", hint="choose another --out") from error
@@ -211,6 +183,11 @@ def writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         if problem is None:
             raise
         raise problem from error
+
+
+def _place(target: Path) -> Path:
+    """Where the links of `target` lead; `target` itself where it is none."""
+    return Path(os.path.realpath(target)) if target.is_symlink() else target
 
 
 def _replacing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -248,9 +225,11 @@ def _version(target: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _write_problem(error: duckdb.Error | OSError, target: Path) -> UsageProblem | None:
+def _write_problem(error: duckdb.Error | OSError, target: Path) -> StepscopeError | None:
     """What kept `target` from being written; None where the error is none of the disk's."""
     text = str(error)
+    if is_damage(error) and target.exists():
+        return UnreadableInput(f"{target} is damaged: {text.splitlines()[0][:200]}", hint=AGAIN)
     if isinstance(error, duckdb.OutOfMemoryException):
         return UsageProblem(
             f"not enough memory to make {target}: {text.splitlines()[0]}",

@@ -33,7 +33,7 @@ def mark_unrecorded(con: duckdb.DuckDBPyConnection, run_id: str) -> int:
     is. Needs temp table `host_mark` (see `host_marks`).
     """
     marked = "SELECT 1 FROM gaps WHERE run_id = ? AND cause = 'unrecorded' LIMIT 1"
-    if con.execute(marked, [run_id]).fetchone() is not None:
+    if first_row(con.execute(marked, [run_id])) is not None:
         return 0
     con.execute(
         "CREATE OR REPLACE TEMP TABLE unrecorded_piece "

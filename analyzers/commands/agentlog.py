@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from analyzers.commands.options import COUNT, echo_json, json_option, peak_options, with_options
+from analyzers.commands.options import COUNT, echo_json, echo_lines, json_option, peak_options, with_options
 from traces.errors import UsageProblem
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def agentlog(
     if as_json:
         echo_json(agentlog_json(found, by=by, limit=limit or _JSON_ROWS, notes=notes))
     else:
-        click.echo("\n".join(agentlog_lines(found, by=by, limit=limit or _ROWS, notes=notes)))
+        echo_lines(agentlog_lines(found, by=by, limit=limit or _ROWS, notes=notes))
 
 
 def _assumed(text: str, ttl_s: float | None, block: int | None) -> Cache:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from analyzers.commands.options import echo_json, json_option, limit_option, opened, run_argument
+from analyzers.commands.options import echo_json, echo_lines, json_option, limit_option, opened, run_argument
 
 
 @click.command()
@@ -25,4 +25,4 @@ def agents(run: str, by: str, pass_name: str | None, limit: int, as_json: bool) 
 
     with opened(run) as store:
         report = read_agents(store, pass_name)
-    echo_json(report.to_dict()) if as_json else click.echo("\n".join(agents_lines(report, by=by, limit=limit)))
+    echo_json(report.to_dict()) if as_json else echo_lines(agents_lines(report, by=by, limit=limit))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from analyzers.commands.options import echo_json, json_option, limit_option, plotly_option
+from analyzers.commands.options import echo_json, echo_lines, json_option, limit_option, plotly_option
 from traces.errors import UsageProblem
 from traces.printable import printable, utf8
 
 if TYPE_CHECKING:
     from analyzers.compare import Comparison
 
-_PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s*%")
+_PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s*%", re.ASCII)
 
 
 def _share(text: str | None, option: str) -> float | None:
@@ -64,7 +64,7 @@ def compare(
     question = Question(gate=_share(gate, "--gate"), drift=_share(drift, "--drift"))
     result = compare(base, candidates, question)
     if out is None or _write(out, result, plotly):
-        echo_json(result.to_dict()) if as_json else click.echo("\n".join(compare_lines(result, limit=limit)))
+        echo_json(result.to_dict()) if as_json else echo_lines(compare_lines(result, limit=limit))
     if result.tripped:
         raise GateTripped(
             f"the gate of {gate} tripped: {'; '.join(result.tripped[:5])}", hint="see the rows that are worse"

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from analyzers.commands.options import echo_json, json_option, opened, run_argument, with_options
+from analyzers.commands.options import echo_json, echo_lines, json_option, opened, run_argument, with_options
 
 _energy_options = (
     click.option("--price", "price_per_kwh", type=click.FloatRange(min=0, max=1e6, min_open=True), metavar="PER_KWH",
@@ -39,4 +39,4 @@ def energy(run: str, as_json: bool, **asked: Any) -> None:
 
     with opened(run) as store:
         report = read_energy(store, EnergyQuestion(**asked))
-    echo_json(report.to_dict()) if as_json else click.echo("\n".join(energy_lines(report)))
+    echo_json(report.to_dict()) if as_json else echo_lines(energy_lines(report))

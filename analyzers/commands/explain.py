@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from analyzers.commands.options import echo_json, json_option, opened
+from analyzers.commands.options import echo_json, echo_lines, json_option, opened
 
 
 @click.command()
@@ -24,4 +24,4 @@ def explain(term: str | None, run: str | None, as_json: bool) -> None:
     else:
         with opened(run) as store:
             found = look_up(term, store)
-    echo_json(found.to_dict()) if as_json else click.echo("\n".join(explain_lines(found)))
+    echo_json(found.to_dict()) if as_json else echo_lines(explain_lines(found))

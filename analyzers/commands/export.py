@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from analyzers.commands.options import opened, run_argument
+from analyzers.commands.options import echo_written, opened, run_argument
 from traces.errors import UsageProblem
-from traces.printable import for_stream, printable
+from traces.printable import for_stream, printable, utf8
 
 if TYPE_CHECKING:
     from traces.store import TraceStore
@@ -45,7 +45,7 @@ def _trace(store: TraceStore, out: Path, *, overlay: bool) -> None:
     from analyzers.export import write_trace
 
     found = write_trace(store, out, overlay=overlay)
-    click.echo(printable(str(out)))
+    echo_written(out)
     click.echo(f"{found.slices:,} slices, {found.counters:,} values of counters", err=True)
     if found.left_out:
         click.echo(f"warning: left out {found.left_out:,} slices whose times contradict their track's order", err=True)
@@ -55,7 +55,7 @@ def _tables(store: TraceStore, folder: Path) -> None:
     from analyzers.export import write_parquet
 
     rows = write_parquet(store, folder)
-    click.echo(printable(str(folder)))
+    click.echo(printable(utf8(str(folder))))
     click.echo(f"{len(rows)} tables, {sum(rows.values()):,} rows", err=True)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from analyzers.commands.options import echo_json, json_option, opened
+from analyzers.commands.options import echo_json, echo_lines, json_option, opened
 from analyzers.commands.simulate import run_simulation, simulate_options
 
 LIMIT = 10
@@ -50,4 +50,4 @@ def _print_idle(run: str, min_us: int, by: str, limit: int, *, as_json: bool) ->
 
     with opened(run) as store:
         report = read_idle(store, by=by, min_ns=min_us * 1000, limit=limit)
-    echo_json(report.to_dict()) if as_json else click.echo("\n".join(idle_lines(report)))
+    echo_json(report.to_dict()) if as_json else echo_lines(idle_lines(report))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from traces.printable import for_stream
+from traces.printable import for_stream, printable, utf8
 
 if TYPE_CHECKING:
     from traces.store import TraceStore
@@ -45,12 +47,33 @@ def opened(run: str) -> Iterator[TraceStore]:
         yield store
         notes = readings.health_notes(store)
     for line in notes:
-        click.echo(line, err=True)
+        click.echo(printable(str(line)), err=True)
 
 
 def echo_json(data: Any) -> None:
-    """Data on stdout as JSON."""
-    click.echo(json.dumps(data, indent=2, default=str))
+    """Data on stdout as JSON, which has no NaN: a number that is not finite is null."""
+    click.echo(json.dumps(_finite(data), indent=2, default=str, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(item) for item in data]
+    return data
+
+
+def echo_lines(lines: Iterable[str]) -> None:
+    """Lines on stdout. Whatever of a recording is in them, it does not steer the terminal."""
+    click.echo("\n".join(printable(line) for line in lines))
+
+
+def echo_written(out: Path) -> None:
+    """Where a file went. Nothing where it went through a link, a device or a pipe: that may be stdout itself."""
+    if out.is_file() and not out.is_symlink():
+        click.echo(printable(utf8(str(out))))
 
 
 def csv_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +95,7 @@ def echo_rows(rows: Any, lines: Callable[[], list[str]], *, as_json: bool, as_cs
     elif as_csv:
         sys.stdout.write(for_stream(rows.write_csv(), sys.stdout))  # click.echo takes escape sequences out of data
     else:
-        click.echo("\n".join(lines()))
+        echo_lines(lines())
 
 
 def with_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from analyzers.commands.options import COUNT, RATE, echo_json, json_option, peak_options, with_options
+from analyzers.commands.options import COUNT, RATE, echo_json, echo_lines, json_option, peak_options, with_options
 
 JSON_VERSION = 1
 
@@ -55,4 +55,4 @@ def predict(as_json: bool, **words: Any) -> None:
 
     expected = expect(*asked(words))
     told = {"version": JSON_VERSION, **asdict(expected)}
-    echo_json(told) if as_json else click.echo("\n".join(predict_lines(expected)))
+    echo_json(told) if as_json else echo_lines(predict_lines(expected))

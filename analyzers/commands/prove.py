@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from analyzers.commands.options import echo_json, json_option, run_argument
+from analyzers.commands.options import echo_json, echo_lines, json_option, run_argument
 
 
 @click.command()
@@ -39,4 +39,4 @@ def prove(obj: Any, /, run: str, finding_id: str, as_json: bool, **options: Any)
     from analyzers.report.findings_text import verdict_lines
 
     verdict = obj.prove(run, finding_id, **options)
-    echo_json(verdict.to_dict()) if as_json else click.echo("\n".join(verdict_lines(verdict)))
+    echo_json(verdict.to_dict()) if as_json else echo_lines(verdict_lines(verdict))

@@ -6,7 +6,16 @@ from typing import Any
 
 import click
 
-from analyzers.commands.options import csv_option, echo_json, echo_rows, json_option, limit_option, opened, run_argument
+from analyzers.commands.options import (
+    csv_option,
+    echo_json,
+    echo_lines,
+    echo_rows,
+    json_option,
+    limit_option,
+    opened,
+    run_argument,
+)
 from traces.commands import analysis_options
 
 
@@ -21,7 +30,7 @@ def print_summary(run: str, *, as_json: bool) -> None:
     if as_json:
         echo_json(result.to_dict())
     else:
-        click.echo("\n".join(summary_lines(result)))
+        echo_lines(summary_lines(result))
 
 
 @click.command()
@@ -40,8 +49,12 @@ def summary(run: str, as_json: bool) -> None:
 def analyze(obj: Any, /, run: str, quiet: bool, **analysis: Any) -> None:
     """Compute everything that is derived from RUN's recording again."""
     from analyzers.pipeline import analyze_run
+    from traces.damage import reading
+    from traces.store import split_run
 
-    path = analyze_run(run, **obj.given(**analysis))
+    given = obj.given(**analysis)
+    with reading(split_run(run)[0]):
+        path = analyze_run(run, **given)
     if not quiet:
         click.echo(f"analyzed {path}", err=True)
 
@@ -72,7 +85,7 @@ def phases(run: str, as_json: bool) -> None:
 
     with opened(run) as store:
         data = readings.phases(store)
-    echo_json(data) if as_json else click.echo("\n".join(phases_lines(data)))
+    echo_json(data) if as_json else echo_lines(phases_lines(data))
 
 
 @click.command()
@@ -132,7 +145,7 @@ def requests(run: str, slowest: int | None, request_id: str | None, pass_name: s
     with opened(run) as store:
         report = read_requests(store, selection)
     lines = request_lines if request_id else requests_lines
-    echo_json(report.to_dict()) if as_json else click.echo("\n".join(lines(report)))
+    echo_json(report.to_dict()) if as_json else echo_lines(lines(report))
 
 
 @click.command()
@@ -152,4 +165,4 @@ def roofline(run: str, by: str, limit: int, as_json: bool, **peaks: str | None) 
 
     with opened(run) as store:
         data = read_roofline(store, by, peak_override(**peaks))
-    echo_json(data) if as_json else click.echo("\n".join(roofline_lines(data, limit)))
+    echo_json(data) if as_json else echo_lines(roofline_lines(data, limit))

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from analyzers.commands.options import opened, plotly_option, run_argument
-from traces.printable import printable, utf8
+from analyzers.commands.options import echo_written, opened, plotly_option, run_argument
 
 
 @click.command()
@@ -28,7 +27,6 @@ def report(run: str, out: Path, plotly: str, quiet: bool) -> None:
     with opened(run) as store:
         values = read_report(store)
     size = write_page(out, page(values, plotly))
-    if out.is_file() and not out.is_symlink():  # where the page itself went to stdout, nothing else does
-        click.echo(printable(utf8(str(out))))
+    echo_written(out)
     if not quiet:
         click.echo(f"{size / 1e6:.1f} MB", err=True)

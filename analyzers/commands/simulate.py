@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from analyzers.commands.options import COUNT, echo_json, with_options
+from analyzers.commands.options import COUNT, echo_json, echo_lines, with_options
 
 _SHARE = click.FloatRange(0, 1, min_open=True)
 _POWER = click.FloatRange(min=0, max=100_000)
@@ -57,4 +57,4 @@ def run_simulation(obj: Any, spec: str, *, as_json: bool = False, limit: int = 2
     found = simulate(
         server, planned.frame, block_tokens=planned.whole_block_tokens, efficiencies=EFFICIENCIES, notes=planned.notes
     )
-    echo_json(found.to_dict()) if as_json else click.echo("\n".join(simulate_lines(found, limit)))
+    echo_json(found.to_dict()) if as_json else echo_lines(simulate_lines(found, limit))

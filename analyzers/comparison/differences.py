@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,11 @@ from traces.environment import looks_secret, may_be_shown
 
 AREAS = ("repeats", "capture", "configuration", "environment", "hardware", "workload", "work", "health")
 _CLOCK_STEP, _PEAK_STEP = 0.02, 0.10  # smaller differences are within what a sensor, or a calibration, repeats
+_STEP_SIZE = 0.10  # of the mean tokens of a step: windows of one run differ by less
 # where a run was made, and not how
 _PLACES_ARGV = ("model", "served-model-name", "host", "port", "model-path")
 _PLACES_ENV = ("PYTHONPATH", "STEPSCOPE_LEDGER_DIR")
+_MOST_STEPS = "graph mode of most steps"  # named where no kind of step is on both sides
 _TOP = ("engine", "engine_version", "model", "dtype", "device_kind")
 
 
@@ -42,11 +44,42 @@ def differences(base: Side, cand: Side) -> list[Difference]:
     return sorted(found, key=lambda item: AREAS.index(item.area))
 
 
+def not_recorded(base: Side, cand: Side, found: Sequence[Difference]) -> tuple[str, ...]:
+    """Areas in which nothing was `found` because a side says nothing of them."""
+    parts = base.parts[0], cand.parts[0]
+    told: dict[str, Callable[[Part], Mapping[str, Any]]] = {
+        "configuration": _configured, "environment": _environment, "hardware": _plain_hardware, "workload": _asked,
+    }  # fmt: skip
+    known = {
+        area: all(any(_known(value) for value in read(part).values()) for part in parts) for area, read in told.items()
+    }
+    known["work"] = all(_any_work(side) for side in (base, cand))
+    named = {item.area for item in found}
+    return tuple(area for area in AREAS if not known.get(area, True) and area not in named)
+
+
+def _known(value: Any) -> bool:
+    return value not in (None, "unknown")
+
+
+def _configured(part: Part) -> dict[str, Any]:
+    """What a run says of its engine beyond what any recording with labels does: its name and its graphs."""
+    return {**_arguments(part), **_argv(part), **_engine_facts(part), **_versions(part), **_model(part)}
+
+
+def _any_work(side: Side) -> bool:
+    return any(value is not None for value in _done(side).values()) or bool(_steps_done(side.parts[0]))
+
+
 def _facts(base: Part, cand: Part) -> list[Difference]:
     """What two runs say of themselves."""
-    if base.store.path == cand.store.path and base.store.run_id == cand.store.run_id:
-        return []
-    return [*_configuration(base, cand), *_hardware(base, cand), *_workload(base, cand)]
+    return (
+        [] if _same_run(base, cand) else [*_configuration(base, cand), *_hardware(base, cand), *_workload(base, cand)]
+    )
+
+
+def _same_run(base: Part, cand: Part) -> bool:
+    return base.store.path == cand.store.path and base.store.run_id == cand.store.run_id
 
 
 def _repeats(side: Side) -> Iterator[Difference]:
@@ -89,7 +122,9 @@ def _configuration(base: Part, cand: Part) -> Iterator[Difference]:
         values = kind(base), kind(cand)
         for item in _unequal(area, *values, both=(*values[0], *values[1]) if kind is _graphs else ()):
             key = item.name.replace("_", "-").lower()
-            if key not in named:
+            if key not in named and not (
+                item.name == _MOST_STEPS and any(key.startswith("graph mode") for key in named)
+            ):
                 named.add(key)
                 yield item
 
@@ -131,21 +166,26 @@ def _model(part: Part) -> dict[str, Any]:
 
 
 def _graphs(part: Part) -> dict[str, Any]:
-    """The graph mode of most steps of a kind; a kind that a side lacks is no difference of the mode."""
+    """The graph mode of most steps of a kind, and of all; a kind that a side lacks is no difference of the mode."""
     rows = (
         part.read("graphs").filter(pl.col("graph_mode") != "not recorded").sort("steps", "graph_mode", descending=True)
     )
-    most = rows.unique("kind", keep="first").sort("kind")
-    return {f"graph mode of {row['kind']} steps": row["graph_mode"] for row in most.to_dicts()}
+    most = rows.unique("kind", keep="first", maintain_order=True)
+    modes = {f"graph mode of {row['kind']} steps": row["graph_mode"] for row in most.sort("kind").to_dicts()}
+    return modes | ({_MOST_STEPS: most["graph_mode"][0]} if most.height else {})
+
+
+def _plain_hardware(part: Part) -> dict[str, Any]:
+    data = part.read("devices")
+    return {
+        "devices": data.height or None, "device": ", ".join(data["name"].drop_nulls().unique().sort()) or _machine(part),
+        "device memory, bytes": data["memory_bytes"].max(), "throttling": ", ".join(data["throttle"].drop_nulls().unique().sort()) or None,
+    }  # fmt: skip
 
 
 def _hardware(base: Part, cand: Part) -> Iterator[Difference]:
     rows = [part.read("devices") for part in (base, cand)]
-    plain = [{
-        "devices": data.height or None, "device": ", ".join(data["name"].drop_nulls().unique().sort()) or _machine(part),
-        "device memory, bytes": data["memory_bytes"].max(), "throttling": ", ".join(data["throttle"].drop_nulls().unique().sort()) or None,
-    } for data, part in zip(rows, (base, cand), strict=True)]  # fmt: skip
-    yield from _unequal("hardware", *plain, both=("devices", "device memory, bytes"))
+    yield from _unequal("hardware", *map(_plain_hardware, (base, cand)), both=("devices", "device memory, bytes"))
     for column, name, step in (
         ("sm_clock_mhz", "compute clock, MHz", _CLOCK_STEP), ("mem_clock_mhz", "memory clock, MHz", _CLOCK_STEP),
         ("peak_flops", "peak FLOP/s", _PEAK_STEP), ("peak_bandwidth", "peak bytes/s", _PEAK_STEP),
@@ -200,6 +240,40 @@ def _work(base: Side, cand: Side) -> Iterator[Difference]:
         if sums[0][name] != sums[1][name] and None not in (sums[0][name], sums[1][name]):
             note = "of a pass" if name != "failed requests" else "a failed request is in no latency"
             yield Difference(area="work", name=name, base=sums[0][name], cand=sums[1][name], note=note)
+    first, second = base.parts[0], cand.parts[0]
+    if not _same_run(first, second) and any(side["requests"] is None for side in sums):
+        yield from _recorded_work(first, second)
+
+
+def _recorded_work(base: Part, cand: Part) -> Iterator[Difference]:
+    """Of recordings without requests: the kinds of steps, and how large a step of a kind is, beyond _STEP_SIZE."""
+    done = [_steps_done(part) for part in (base, cand)]
+    kinds = [", ".join(side) or None for side in done]
+    if kinds[0] != kinds[1] and None not in kinds:
+        yield Difference(
+            area="work", name="kinds of steps", base=kinds[0], cand=kinds[1], note="of the recorded window"
+        )
+    for kind in [kind for kind in done[0] if kind in done[1]]:
+        for name, first in done[0][kind].items():
+            second = done[1][kind][name]
+            if first != second and abs(second - first) > _STEP_SIZE * max(first, second):
+                yield Difference(
+                    area="work", name=f"{name} of a {kind} step", base=first, cand=second, note="mean of the window"
+                )
+
+
+def _steps_done(part: Part) -> dict[str, dict[str, float]]:
+    """Mean tokens of a recorded step by kind, in order of their names."""
+    rows = (
+        part.read("steps")
+        .group_by("kind")
+        .agg(pl.col("prefill_tokens", "decode_tokens").fill_null(0).mean())
+        .sort("kind")
+    )
+    return {
+        str(row["kind"]): {"prompt tokens": float(row["prefill_tokens"]), "decoded tokens": float(row["decode_tokens"])}
+        for row in rows.to_dicts()
+    }  # fmt: skip
 
 
 def _done(side: Side) -> dict[str, float | None]:

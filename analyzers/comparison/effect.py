@@ -24,11 +24,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analyzers.comparison import student
-from analyzers.comparison.sample import Floats, Sample, pooled
+from analyzers.comparison.sample import Floats, Sample, pooled, seed
 
 LEAST_UNITS = 6  # with fewer a spread within a pass is not worth its name
 DRAWS = 400
-_SEEDS = (20_261_130, 20_261_201)  # two sides whose units are no pairs are drawn apart
 PRIOR_FREEDOM = 4  # how many passes' worth the spread of passes that was measured elsewhere counts
 _MOST_STRETCHED = math.log(1000)  # of a pass that tells nothing any factor is too much
 LONG_NS = 10_000_000_000  # a shorter pass averages over less of what else the machine does
@@ -189,8 +188,10 @@ def _of_units(base: Sample, cand: Sample, scale: Scale, noise: Noise) -> Effect 
     if units < LEAST_UNITS:
         return None
     paired = list(base.keys) == list(cand.keys)
-    first = scale.array(base.resampled(_weights(len(base.keys), _SEEDS[0])))
-    second = scale.array(cand.resampled(_weights(len(cand.keys), _SEEDS[0 if paired else 1])))
+    seeds = seed(base), seed(cand)
+    first = scale.array(base.resampled(_weights(len(base.keys), seeds[0])))
+    # equal values that are no pairs are drawn apart all the same
+    second = scale.array(cand.resampled(_weights(len(cand.keys), seeds[1] + (seeds[0] == seeds[1] and not paired))))
     spread = float(np.std(second - first, ddof=1))
     if spread < 1e-12:  # the same in every draw: sums of doubles differ in their last digits
         spread = 0.0
@@ -203,9 +204,9 @@ def _of_units(base: Sample, cand: Sample, scale: Scale, noise: Noise) -> Effect 
 
 
 @functools.lru_cache(maxsize=64)
-def _weights(units: int, seed: int) -> Floats:
+def _weights(units: int, start: int) -> Floats:
     """How often each unit is drawn, in DRAWS draws. The same for all numbers, and from run to run."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(start)
     drawn: Floats = random.multinomial(units, np.full(units, 1 / units), size=DRAWS).astype(np.float64)
     return drawn
 

@@ -145,5 +145,5 @@ def _points(metric: Metric) -> tuple[float | None, float | None]:
 def _unjudged(metric: Metric) -> str:
     least = min((len(item.keys) for item in (*metric.base, *metric.cand)), default=0)
     if least < LEAST_UNITS:
-        return f"{least} {metric.units or 'units'} tell no spread, {LEAST_UNITS} are needed, or several passes"
+        return f"{metric.units or 'units'}: {least}, and {LEAST_UNITS} are needed to tell a spread, or several passes"
     return "0 or not known on a side"

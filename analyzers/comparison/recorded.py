@@ -11,7 +11,7 @@ import polars as pl
 
 from analyzers.comparison.metric import LOWER, NEITHER, Metric
 from analyzers.comparison.roles import Group, groups
-from analyzers.comparison.sample import Ratio
+from analyzers.comparison.sample import Ratio, nameless
 from analyzers.comparison.sides import Part, Side
 from analyzers.comparison.stepwise import LEAST_MATCHED, device_phases, device_steps, recorded_steps
 from analyzers.comparison.strata import matched
@@ -40,7 +40,7 @@ def _recorded(sides: Sequence[Sequence[Part]]) -> Iterator[Metric]:
     if not all(side and all(data.height for data in side) for side in steps):
         if any(data.height for side in steps for data in side):
             yield Metric(metric_id="steps.device", group="steps", title="device time of steps", unit="ns",
-                         withheld="only one of the sides has recorded device activity")  # fmt: skip
+                         withheld="only one of the sides has steps with device activity")  # fmt: skip
         return
     readers: tuple[tuple[str, str, tuple[str, ...], Callable[[], Iterator[Metric]]], ...] = (
         ("steps", "device time of steps", _STEPS, partial(device_steps, steps[0], steps[1])),
@@ -170,5 +170,5 @@ def _idle_share(rows: pl.DataFrame, devices: pl.DataFrame, cause: str) -> Ratio:
     idle = np.bincount(at, weights=chosen["idle_ns"].to_numpy(), minlength=IDLE_BLOCKS).astype(np.float64)
     return Ratio(
         numerator=idle, denominator=np.full(IDLE_BLOCKS, window / IDLE_BLOCKS), n=rows.height,
-        keys=[object() for _ in range(IDLE_BLOCKS)],
+        keys=nameless(IDLE_BLOCKS),
     )  # fmt: skip

@@ -6,6 +6,7 @@ equal keys are drawn together (paired).
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -34,6 +35,27 @@ class Sample(Protocol):
         """The number for each row of `weights` [draws, units]: how often a unit was drawn."""
         ...
 
+    def digest(self) -> int:
+        """The same for the same values."""
+        ...
+
+
+class Nameless:
+    """Key of a unit that is no pair of any of another pass: a block of steps or of time."""
+
+
+def nameless(units: int) -> list[Nameless]:
+    """A key for each of them."""
+    return [Nameless() for _ in range(units)]
+
+
+def seed(side: Sample) -> int:
+    """Of the draws of a side: by its units, or their values where they have no name, so that draws are the same from run to
+    run, those of pairs go together, and a swap of the sides changes nothing."""
+    if any(isinstance(key, Nameless) for key in side.keys):
+        return side.digest()
+    return zlib.crc32("\n".join(map(repr, side.keys)).encode(errors="replace"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
@@ -54,6 +76,10 @@ class Ratio:
         per = weights @ self.denominator
         values: Floats = np.where(per > 0, (weights @ self.numerator) / np.where(per > 0, per, 1), self.point())
         return values
+
+    def digest(self) -> int:
+        """See the class."""
+        return zlib.crc32(self.denominator.tobytes(), zlib.crc32(self.numerator.tobytes()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +117,10 @@ class Quantile:
         share = (target - before) / np.maximum(reached[rows, at] - before, 1e-9)
         values: Floats = np.exp((known[at] + np.clip(share, 0, 1)) / _BINS_PER_E)
         return values
+
+    def digest(self) -> int:
+        """See the class."""
+        return zlib.crc32(self.units.tobytes(), zlib.crc32(self.values.tobytes()))
 
 
 def pooled(passes: Sequence[Sample]) -> Sample:

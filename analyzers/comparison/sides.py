@@ -98,25 +98,43 @@ def _side(name: str, stack: contextlib.ExitStack) -> Side:
 
 
 def _pieces(name: str) -> list[str]:
-    """`a+b` as its runs; a `+` that is part of a path stays."""
-    if Path(_split_passes(name)[0].partition("#")[0]).exists():
+    """`a+b` as its runs; a `+` that is part of a path or of a run's id stays. Raises UsageProblem where a run is left out."""
+    if _is_there(name, whole=True):
         return [name]
     pieces: list[str] = []
     for word in name.split("+"):
-        joined = f"{pieces[-1]}+{word}" if pieces else word
-        if pieces and not Path(_split_passes(pieces[-1])[0].partition("#")[0]).exists():
-            pieces[-1] = joined
+        if pieces and not _is_there(pieces[-1]):
+            pieces[-1] += f"+{word}"
         else:
             pieces.append(word)
+    if not all(piece.strip("+ ") for piece in pieces):
+        raise UsageProblem(
+            f"no run is named in {name!r}", hint="a side is PATH[#run_id][@pass], or several joined by +"
+        )
     return pieces
 
 
+def _is_there(name: str, *, whole: bool = False) -> bool:
+    """Whether the path of a run exists. `whole`: a `+` in its id is taken for one between runs."""
+    run = _split_passes(name)[0]
+    path, mark, run_id = run.rpartition("#")
+    return _exists(run) or (bool(mark) and _exists(path) and not (whole and "+" in run_id))
+
+
+def _exists(path: str) -> bool:
+    """Names too long for a file, and with a NUL in them, are none."""
+    try:
+        return bool(path) and Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def _split_passes(name: str) -> tuple[str, list[str]]:
-    if "@" not in name or Path(name).exists():
+    if "@" not in name or _exists(name):
         return name, []
     run, _, passes = name.rpartition("@")
     wanted = [item.strip() for item in passes.split(",") if item.strip()]
-    if Path(run.partition("#")[0]).exists() or not Path(name.partition("#")[0]).exists():
+    if _exists(run.partition("#")[0]) or not _exists(name.partition("#")[0]):
         if not run or not wanted:
             raise UsageProblem(f"no pass is named in {name}", hint="write RUN@pass, such as run.duckdb@a1,a2")
         return run, wanted

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from analyzers.comparison.metric import NEITHER, Metric
-from analyzers.comparison.sample import Ratio
+from analyzers.comparison.sample import Ratio, nameless
 from analyzers.comparison.served import pass_starts, shortest_ns
 from analyzers.comparison.sides import Part, Side
 from analyzers.comparison.strata import BLOCKS, KINDS, drafts, matched, per_output_token, with_strata
@@ -146,5 +146,5 @@ def _blocked(data: pl.DataFrame, numerator: str, denominator: str) -> Ratio:
     )  # fmt: skip
     return Ratio(
         numerator=sums[numerator].to_numpy().astype(np.float64), denominator=sums[denominator].to_numpy().astype(np.float64),
-        n=data.height, keys=[object() for _ in range(sums.height)],
+        n=data.height, keys=nameless(sums.height),
     )  # fmt: skip

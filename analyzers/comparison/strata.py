@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from analyzers.comparison.sample import Ratio
+from analyzers.comparison.sample import Ratio, nameless
 
 BLOCKS = 20  # of consecutive steps of a kind, drawn as a whole
 KINDS = ("prefill", "decode", "mixed", "other")
@@ -120,5 +120,5 @@ def _ratio(rows: pl.DataFrame, usual: float) -> Ratio | None:
     # blocks of two passes hold other steps: no pairs
     return Ratio(
         numerator=sums["value"].to_numpy(), denominator=sums["expected"].to_numpy() / usual,
-        n=int(sums["n"].sum()), keys=[object() for _ in range(sums.height)],
+        n=int(sums["n"].sum()), keys=nameless(sums.height),
     )  # fmt: skip

@@ -68,12 +68,12 @@ def _lost(report: AgentsReport) -> list[str]:
         return []
     lines = ["lost, by cause"]
     for row in report.causes:
-        name, remedy = _CAUSES[row["cause"]]
+        name, remedy = _CAUSES.get(row["cause"], (shown(row["cause"], 40), _CAUSES["cause_unknown"][1]))
         lines.append(f"  {name}: {count(row['tokens'])} tokens ({percent(row['prompt_share'])}) in {count(row['turns'])} turns, "
                      f"device {duration(row['device_ns'])}")  # fmt: skip
         if row["cause"] == "prefix_changed":
             where = f"token {count(row['divergence_token'])}" + (
-                f", {row['divergence_role']}" if row["divergence_role"] else ""
+                f", {shown(row['divergence_role'], 40)}" if row["divergence_role"] else ""
             )
             lines.append(
                 f"    first different: mostly {where}" + (f"; {shown(row['detail'], 60)}" if row["detail"] else "")
@@ -93,7 +93,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-_HEADER = ["prompt", "hit", "fresh", "re-sent", "lost", "device", "queue", "prefill", "decode", "tool"]
+_HEADER = ["prompt", "hit", "fresh", "re-sent", "lost", "device", "wait", "prefill", "decode", "tool"]
 
 
 def _sessions(report: AgentsReport, limit: int) -> list[str]:

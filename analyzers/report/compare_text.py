@@ -35,6 +35,8 @@ def _pair(pair: Pair, limit: int) -> list[str]:
         "",
         *_differences(pair.differences),
     ]
+    if pair.not_recorded:
+        lines += _wrapped(f"not recorded, so not compared: {', '.join(pair.not_recorded)}", "  ")
     for group in GROUPS:
         rows = [row for row in pair.rows if row.group == group]
         if rows:

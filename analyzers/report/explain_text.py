@@ -72,6 +72,11 @@ def _finding(row: dict[str, Any], where: str, width: int) -> list[str]:
     if row["predicted_gain"] is not None:
         gain = f"{percent(row['predicted_gain'])} ({percent(row['gain_low'])} to {percent(row['gain_high'])})"
         lines += _wrapped(f"predicted gain {gain} of the {shown(row['gain_of'], 20).replace('_', ' ')}", width)
+    elif row["gain_high"] is not None:
+        lines += _wrapped(
+            f"gain not known, at most {percent(row['gain_high'])} of the {shown(row['gain_of'], 20).replace('_', ' ')}",
+            width,
+        )
     lines += _wrapped(f"to do: {shown(row['fix'], 600)}", width)
     return [
         *lines,

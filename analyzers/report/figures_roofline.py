@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from analyzers.report.figures import axis, layout
@@ -15,34 +17,57 @@ from analyzers.report_model import Report, Roofline
 
 Figure = dict[str, Any]
 _KERNELS = 150
+DECADES = 5  # drawn to either side of the ridge: one sum of next to no FLOP would else squeeze all others together
 _DASH = {True: "solid", False: "dot"}
 
 
+_Row = dict[str, Any]
+_Named = list[tuple[str, _Row]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Points with a FLOP/s and a FLOP/byte by what they are of: those `drawn`, between `low` and `high` FLOP/byte, and those
+    `under` and `over` that."""
+
+    low: float
+    high: float
+    drawn: Mapping[str, _Named]
+    under: Mapping[str, _Named]
+    over: Mapping[str, _Named]
+
+
+def spread(data: Roofline) -> Spread:
+    """What can be drawn, and what of it is too far from the ridge; without a roof, from the largest intensity."""
+    points = {
+        "steps": _placed(_step_names(data.steps)),
+        "kernels": _placed(_named(data.by_kernel["rows"][:_KERNELS])),
+        "categories": _placed(_named(data.by_category["rows"])),
+        "phases": _placed(_phases(data)),
+    }
+    found = [row["intensity"] for rows in points.values() for _, row in rows]
+    around = [roof.peak_flops / roof.peak_bandwidth for roof in data.roofs] or [max(found, default=1.0)]
+    low, high = min(around) / 10**DECADES, max(around) * 10**DECADES
+
+    def between(least: float, most: float) -> dict[str, _Named]:
+        kept = {name: [item for item in rows if least <= item[1]["intensity"] < most] for name, rows in points.items()}
+        return {name: rows for name, rows in kept.items() if rows}
+
+    return Spread(
+        low=low, high=high, drawn=between(low, high), under=between(0.0, low), over=between(high, math.inf)
+    )  # fmt: skip
+
+
 def roofline_figure(report: Report) -> Figure | None:
-    """FLOP/s over FLOP/byte: roofs, kernels, categories, phases and steps; None where no cost is known."""
+    """FLOP/s over FLOP/byte: roofs, kernels, categories, phases and steps; None where no point can be drawn."""
     data = report.roofline
     if data is None:
         return None
-    sql, steps_sql = hover_sql("kernels", report.run_id), hover_sql("steps", report.run_id)
-    points = [
-        _points(
-            "steps",
-            [
-                (f"{row['kind']} step {row['seq']}" + (f" and {row['n'] - 1} like it" if row["n"] > 1 else ""), row)
-                for row in data.steps
-            ],
-            steps_sql,
-            symbol="circle-open",
-            color=GREY,
-            size=7,
-        ),
-        _points(
-            "kernels", _named(data.by_kernel["rows"][:_KERNELS]), sql, symbol="circle", color=PHASE["prefill"], size=9
-        ),
-        _points("categories", _named(data.by_category["rows"]), sql, symbol="diamond", color=VERMILION, size=13),
-        _points("phases", _phases(data), sql, symbol="star", color=GREEN, size=17),
+    found = spread(data)
+    traces = [
+        _points(name, rows, hover_sql("steps" if name == "steps" else "kernels", report.run_id))
+        for name, rows in found.drawn.items()
     ]
-    traces = [trace for trace in points if trace["x"]]
     if not traces:
         return None
     x = [value for trace in traces for value in trace["x"]]
@@ -52,44 +77,63 @@ def roofline_figure(report: Report) -> Figure | None:
         "layout": layout(
             height=460,
             xaxis=axis("arithmetic intensity, FLOP/byte", log=True),
-            yaxis=axis("FLOP/s", log=True, si=True),
+            yaxis=_rate_axis([value for trace in traces for value in trace["y"]]),
             hovermode="closest",
             legend={"orientation": "h", "y": -0.2},
         ),
     }
 
 
-_Row = dict[str, Any]
+def _rate_axis(values: Sequence[float]) -> dict[str, Any]:
+    """Powers of ten by their prefix, which plotly itself gives up from 10^15 on; some to spare for zooming out."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    marks = [10.0**power for power in range(max(low - 2, 0), max(high, 0) + 3)]
+    return axis("FLOP/s", log=True, tickvals=marks, ticktext=[scaled(mark, "").strip() for mark in marks])
 
 
-def _named(rows: Iterable[_Row]) -> list[tuple[str, _Row]]:
+def _placed(rows: _Named) -> _Named:
+    """Those that have a place on logarithmic axes."""
+    return [(name, row) for name, row in rows if (row.get("intensity") or 0) > 0 and (row.get("flops_per_s") or 0) > 0]
+
+
+def _step_names(rows: Iterable[_Row]) -> _Named:
+    return [
+        (f"{row['kind']} step {row['seq']}" + (f" and {row['n'] - 1} like it" if row["n"] > 1 else ""), row)
+        for row in rows
+    ]
+
+
+def _named(rows: Iterable[_Row]) -> _Named:
     return [(str(row["name"] if "name" in row else row["category"]), row) for row in rows]
 
 
 def _phases(data: Roofline) -> list[tuple[str, _Row]]:
-    """Phases with their rate over device time."""
+    """Phases with their rate over the time whose cost is known, as that of categories and steps is."""
     return [
-        (row["phase"], {**row, "flops_per_s": row["flops"] / row["busy_ns"] * 1e9})
+        (row["phase"], {**row, "flops_per_s": row["flops"] / row["costed_ns"] * 1e9})
         for row in data.by_category["phases"]
-        if row["flops"] and row["busy_ns"] and row["phase"] != "all"
+        if row["flops"] and row["costed_ns"] and row["phase"] != "all"
     ]
 
 
-def _points(
-    name: str, rows: Sequence[tuple[str, _Row]], sql: str, *, symbol: str, color: str, size: int
-) -> dict[str, Any]:
-    known = [
-        (label, row) for label, row in rows if (row.get("intensity") or 0) > 0 and (row.get("flops_per_s") or 0) > 0
-    ]
+_MARK: dict[str, dict[str, Any]] = {
+    "steps": {"symbol": "circle-open", "color": GREY, "size": 7},
+    "kernels": {"symbol": "circle", "color": PHASE["prefill"], "size": 9},
+    "categories": {"symbol": "diamond", "color": VERMILION, "size": 13},
+    "phases": {"symbol": "star", "color": GREEN, "size": 17},
+}
+
+
+def _points(name: str, rows: _Named, sql: str) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": f"{name} (n = {len(known):,})",
-        "x": [row["intensity"] for _, row in known],
-        "y": [row["flops_per_s"] for _, row in known],
-        "text": [_point_text(label, row) for label, row in known],
+        "name": f"{name} (n = {len(rows):,})",
+        "x": [row["intensity"] for _, row in rows],
+        "y": [row["flops_per_s"] for _, row in rows],
+        "text": [_point_text(label, row) for label, row in rows],
         "hovertemplate": "%{text}" + sql,
-        "marker": {"symbol": symbol, "color": color, "size": size, "line": {"width": 1}},
+        "marker": {**_MARK[name], "line": {"width": 1}},
     }
 
 

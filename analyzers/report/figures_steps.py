@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -43,55 +44,93 @@ def timeline_figure(timeline: Timeline, run_id: str) -> Figure:
     ]
     common: dict[str, Any] = {"x": x, "customdata": steps}
     traces = [_kind_trace(rows, kind, common, sql, exact=exact) for kind in KINDS]
-    traces += _stacked(rows, common, sql)
-    for column, name, color, dash in (
-        ("prefill_reqs", "requests in prefill", PHASE["prefill"], "solid"),
-        ("decode_reqs", "requests in decode", PHASE["decode"], "dash"),
-        ("waiting", "waiting", GREY, "dot"),
-    ):
-        traces.append(
-            _line(rows, column, common, sql, name=name, color=color, dash=dash, axis_name="y3", unit="requests")
-        )
-    usage = timeline.rows["kv_usage"].null_count() < timeline.rows.height
-    kv = "kv_usage" if usage else "kv_tokens"
-    scale = 100.0 if usage else 1.0
-    traces.append(
-        _line(
-            rows,
-            kv,
-            common,
-            sql,
-            name="KV cache",
-            color=GREEN,
-            dash="solid",
-            axis_name="y4",
-            unit="% of blocks" if usage else "context tokens",
-            scale=scale,
-        )
-    )
+    traces.append(_interference(rows, common, sql))
+    stacked = any((timeline.rows[column] > 0).any() for column, _ in _STACK)
+    traces += _stacked(rows, common, sql) if stacked else []
+    lines = [line for line in _lines(timeline.rows) if _known(timeline.rows, line.column)]
+    traces += [_line(rows, line, common, sql) for line in lines]
     hovers = {
         "exact": [_kind_hover(kind, sql, exact=True) for kind in KINDS],
         "bins": [_kind_hover(kind, sql, exact=False) for kind in KINDS],
     }
-    return {"data": traces, "layout": _shape(usage=usage), "kv": kv, "templates": hovers}
+    panels = {
+        "y": "device span, ms",
+        **({"y2": "device, ms per step"} if stacked else {}),
+        **{line.axis: line.title for line in lines},
+    }
+    return {
+        "data": traces,
+        "layout": _shape(panels, _not_recorded(lines, stacked=stacked)),
+        "stacked": stacked,
+        "lines": [line.column for line in lines],
+        "templates": hovers,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """A line of the panel `axis`, whose title is `title`; `unit` of its values, which are `scale` times those of `column`."""
+
+    column: str
+    name: str
+    color: str
+    dash: str
+    axis: str
+    title: str
+    unit: str
+    scale: float = 1.0
+
+
+def _lines(rows: pl.DataFrame) -> list[_Line]:
+    """Requests, and the KV cache: its share where the engine told it, else the context that is in it."""
+    requests: dict[str, Any] = {"axis": "y3", "title": "requests", "unit": "requests"}
+    cache: dict[str, Any] = {"axis": "y4", "name": "KV cache", "color": GREEN, "dash": "solid"}
+    return [
+        _Line(column="prefill_reqs", name="requests in prefill", color=PHASE["prefill"], dash="solid", **requests),
+        _Line(column="decode_reqs", name="requests in decode", color=PHASE["decode"], dash="dash", **requests),
+        _Line(column="waiting", name="waiting", color=GREY, dash="dot", **requests),
+        _Line(column="kv_usage", title="KV, %", unit="% of blocks", scale=100.0, **cache)
+        if _known(rows, "kv_usage")
+        else _Line(column="kv_tokens", title="KV, tokens", unit="context tokens", **cache),
+    ]
+
+
+def _known(rows: pl.DataFrame, column: str) -> bool:
+    """Whether any step has a value; a panel of none would be an empty one with an axis that means nothing."""
+    return rows[column].null_count() < rows.height
+
+
+def _not_recorded(lines: list[_Line], *, stacked: bool) -> list[str]:
+    """What the figure could show and the recording does not hold."""
+    gone = [] if stacked else ["device time"]
+    columns = {line.column for line in lines}
+    requests = [
+        ("prefill_reqs", "requests in prefill"),
+        ("decode_reqs", "requests in decode"),
+        ("waiting", "requests that wait"),
+    ]
+    absent = [name for column, name in requests if column not in columns]
+    gone += ["requests in the step"] if len(absent) == len(requests) else absent
+    return gone + ([] if columns & {"kv_usage", "kv_tokens"} else ["KV cache"])
+
+
+def _interference(rows: pl.DataFrame, common: dict[str, Any], sql: str) -> dict[str, Any]:
+    return {
+        **common,
+        "type": "scatter",
+        "mode": "markers",
+        "name": "interference",
+        "y": _ms(rows["interference_ns"], positive=True),
+        "showlegend": bool((rows["interference_ns"] > 0).any()),
+        "marker": {"symbol": "triangle-up", "size": 9, "color": VERMILION, "line": {"width": 1}},
+        "yaxis": "y",
+        "hovertemplate": hover_number("decoding requests waited %{y:.4~g} ms for a prefill") + sql,
+    }
 
 
 def _stacked(rows: pl.DataFrame, common: dict[str, Any], sql: str) -> list[dict[str, Any]]:
-    """Interference, and the parts of a step's device span."""
+    """The parts of a step's device span."""
     traces: list[dict[str, Any]] = []
-    traces.append(
-        {
-            **common,
-            "type": "scatter",
-            "mode": "markers",
-            "name": "interference",
-            "y": _ms(rows["interference_ns"], positive=True),
-            "showlegend": bool((rows["interference_ns"] > 0).any()),
-            "marker": {"symbol": "triangle-up", "size": 9, "color": VERMILION, "line": {"width": 1}},
-            "yaxis": "y",
-            "hovertemplate": hover_number("decoding requests waited %{y:.4~g} ms for a prefill") + sql,
-        }
-    )
     width = _ms(rows["width_ns"])
     for column, name in _STACK:
         traces.append(
@@ -110,20 +149,31 @@ def _stacked(rows: pl.DataFrame, common: dict[str, Any], sql: str) -> list[dict[
     return traces
 
 
-def _shape(*, usage: bool) -> dict[str, Any]:
-    """Four rows over one axis of time; only time can be zoomed."""
-    bottom = axis("time since the start of the window, ms", anchor="y4", domain=[0, 1])
+_HEIGHT, _MARGINS = 720, 85  # of all four panels, in pixels, and of what is above and below them
+_ROOM = {"y": 0.30, "y2": 0.25, "y3": 0.17, "y4": 0.16}  # of the height that all four have together
+_GAP = 0.04
+
+
+def _shape(panels: dict[str, str], gone: list[str]) -> dict[str, Any]:
+    """Panels over one axis of time; only time can be zoomed."""
+    whole = sum(_ROOM[name] for name in panels) + _GAP * (len(panels) - 1)
+    axes, top = {}, whole
+    for name, title in panels.items():
+        low = top - _ROOM[name]
+        domain = [max(low / whole, 0.0), top / whole]
+        start: dict[str, Any] = {} if name == "y2" else {"rangemode": "tozero"}
+        axes[f"yaxis{name[1:]}"] = axis(title, domain=domain, fixedrange=True, **start)
+        top = low - _GAP
+    note = f"<br>not recorded: {', '.join(gone)}" if gone else ""
+    bottom = axis(f"time since the start of the window, ms{note}", anchor=list(panels)[-1], domain=[0, 1])
     return layout(
-        height=720,
+        height=round(_MARGINS + (_HEIGHT - _MARGINS) * whole),
         barmode="stack",
         bargap=0,
         hovermode="closest",
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
         xaxis=bottom,
-        yaxis=axis("step, ms", domain=[0.7, 1], fixedrange=True, rangemode="tozero"),
-        yaxis2=axis("device, ms per step", domain=[0.41, 0.66], fixedrange=True),
-        yaxis3=axis("requests", domain=[0.2, 0.37], fixedrange=True, rangemode="tozero"),
-        yaxis4=axis("KV, %" if usage else "KV, tokens", domain=[0, 0.16], fixedrange=True, rangemode="tozero"),
+        **axes,
     )
 
 
@@ -177,31 +227,18 @@ def _kind_hover(kind: str, sql: str, *, exact: bool) -> str:
     return hover_number(f"{kind}: {what}") + sql
 
 
-def _line(
-    rows: pl.DataFrame,
-    column: str,
-    common: dict[str, Any],
-    sql: str,
-    *,
-    name: str,
-    color: str,
-    dash: str,
-    axis_name: str,
-    unit: str,
-    scale: float = 1.0,
-) -> dict[str, Any]:
-    values = [None if value is None else round(value * scale, 4) for value in rows[column].to_list()]
+def _line(rows: pl.DataFrame, line: _Line, common: dict[str, Any], sql: str) -> dict[str, Any]:
+    values = [None if value is None else round(value * line.scale, 4) for value in rows[line.column].to_list()]
     return {
         **common,
         "type": "scatter",
         "mode": "lines+markers",
-        "name": name,
+        "name": line.name,
         "y": values,
-        "yaxis": axis_name,
-        "line": {"color": color, "dash": dash, "shape": "hv", "width": 1.5},
+        "yaxis": line.axis,
+        "line": {"color": line.color, "dash": line.dash, "shape": "hv", "width": 1.5},
         "marker": {"size": 4},
-        "showlegend": rows[column].count() > 0,
-        "hovertemplate": hover_number(f"{name}: %{{y:.4~g}} {unit}") + sql,
+        "hovertemplate": hover_number(f"{line.name}: %{{y:.4~g}} {line.unit}") + sql,
     }
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from analyzers.energy_reading import EnergyReport
 from analyzers.idle_reading import HIDING, IdleReport
 from analyzers.report.energy_parts_text import joules
-from analyzers.report.figures import axis, layout, pattern
+from analyzers.report.figures import axis, filled, layout, pattern
 from analyzers.report.page_html import plain
 from analyzers.report.page_sql import hover_sql
-from analyzers.report.palette import GREEN, GREY, PHASE, SKY, VERMILION, WHO_COLOR
+from analyzers.report.palette import GREEN, GREY, PHASE, SKY, VERMILION, Fill, cause_fill
 from analyzers.report.text import count, duration, percent
 
 Figure = dict[str, Any]
@@ -32,7 +32,7 @@ def phases_figure(data: dict[str, Any], run_id: str) -> Figure | None:
                 "x": [row["kind"] for row in kinds],
                 "y": [_ms(row[f"{phase}_ns"]) for row in kinds],
                 "marker": {"color": PHASE[phase], "pattern": pattern(shape)},
-                "text": [f"n = {row['steps']:,} steps" for row in kinds],
+                "text": [f"n = {row['steps']:,} step{'' if row['steps'] == 1 else 's'}" for row in kinds],
                 "textposition": "none",
                 "hovertemplate": f"{phase} in %{{x}} steps: %{{y:.4~g}} ms<br>%{{text}}"
                 + hover_sql("step_kinds", run_id),
@@ -106,23 +106,12 @@ def _intervals(itl: list[dict[str, Any]], run_id: str) -> list[dict[str, Any]]:
 
 
 def idle_figure(report: IdleReport, run_id: str) -> Figure | None:
-    """Idle time by cause, coloured by who has to do less, and by the length of a piece."""
+    """Idle time by cause, drawn as the budget's bar draws it, and by the length of a piece."""
     if not report.groups:
         return None
     rows = list(reversed(report.groups))
-    owners = [HIDING.get(row["name"], HIDING["unknown"])[0] for row in rows]
     data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": "by cause",
-            "y": [plain(row["name"]) for row in rows],
-            "x": [_ms(row["ns"]) for row in rows],
-            "marker": {"color": [WHO_COLOR[who] for who in owners]},
-            "customdata": [[row["pieces"], who] for row, who in zip(rows, owners, strict=True)],
-            "hovertemplate": "%{y}: %{x:.4~g} ms, n = %{customdata[0]} pieces<br>%{customdata[1]}"
-            + hover_sql("idle", run_id),
-        },
+        *(_cause(row, run_id) for row in rows),
         {
             "type": "bar",
             "name": "by length",
@@ -140,6 +129,7 @@ def idle_figure(report: IdleReport, run_id: str) -> Figure | None:
         "layout": layout(
             height=max(300, 60 + 28 * len(rows)),
             showlegend=False,
+            barmode="stack",
             xaxis={"domain": [0, 0.5], "title": {"text": "idle time by cause, ms"}},
             yaxis={"automargin": True},
             xaxis2={"domain": [0.62, 1], "anchor": "y2", "title": {"text": "length of a piece"}, "automargin": True},
@@ -148,27 +138,50 @@ def idle_figure(report: IdleReport, run_id: str) -> Figure | None:
     }
 
 
+def _cause(row: dict[str, Any], run_id: str) -> dict[str, Any]:
+    owner = HIDING.get(row["name"], HIDING["unknown"])[0]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": plain(row["name"]),
+        "y": [plain(row["name"])],
+        "x": [_ms(row["ns"])],
+        "marker": filled(cause_fill(row["name"])),
+        "customdata": [[row["pieces"], owner]],
+        "hovertemplate": "%{y}: %{x:.4~g} ms, n = %{customdata[0]} pieces<br>%{customdata[1]}"
+        + hover_sql("idle", run_id),
+    }
+
+
 def energy_figure(report: EnergyReport, run_id: str) -> Figure | None:
     """Joules by what they went to."""
     rows = [row for row in report.parts if row["energy_j"]]
     if not rows:
         return None
-    names = [f"{row['part']}{': ' + row['cause'] if row['cause'] else ''}" for row in rows]
     return {
-        "data": [
-            {
-                "type": "bar",
-                "orientation": "h",
-                "y": [plain(name) for name in reversed(names)],
-                "x": [row["energy_j"] for row in reversed(rows)],
-                "marker": {"color": [PHASE.get(row["part"], GREY) for row in reversed(rows)]},
-                "text": [f"{joules(row['energy_j'])}, {percent(row['share'])}" for row in reversed(rows)],
-                "hovertemplate": "%{y}: %{text}" + hover_sql("telemetry", run_id),
-            }
-        ],
+        "data": [_joules(row, run_id) for row in reversed(rows)],
         "layout": layout(
-            height=max(260, 80 + 28 * len(rows)), showlegend=False, xaxis=axis("energy, J"), yaxis={"automargin": True}
+            height=max(260, 80 + 28 * len(rows)),
+            showlegend=False,
+            barmode="stack",
+            xaxis=axis("energy, J"),
+            yaxis={"automargin": True},
         ),
+    }
+
+
+def _joules(row: dict[str, Any], run_id: str) -> dict[str, Any]:
+    idle = row["part"] == "idle"
+    name = plain(f"{row['part']}{': ' + row['cause'] if row['cause'] else ''}")
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": [name],
+        "x": [row["energy_j"]],
+        "marker": filled(cause_fill(row["cause"]) if idle else Fill(color=PHASE.get(row["part"], GREY))),
+        "text": [f"{joules(row['energy_j'])}, {percent(row['share'])}"],
+        "hovertemplate": "%{y}: %{text}" + hover_sql("telemetry", run_id),
     }
 
 

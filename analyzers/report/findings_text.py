@@ -26,8 +26,13 @@ _MEANING = {
 def findings_lines(report: FindingsReport, run: str, *, limit: int) -> list[str]:
     """A paragraph per finding, the most time first."""
     if not report.findings:
+        told = (
+            "of what could be looked at nothing costs it enough to be worth changing, but not all could be looked at"
+            if report.not_looked_at else "nothing that is known of this run costs it enough to be worth changing"
+        )  # fmt: skip
         return [
-            f"no findings in {shown(report.run_id, 40)}: nothing that is known of this run costs it enough to be worth changing",
+            *textwrap.wrap(f"no findings in {shown(report.run_id, 40)}: {told}", _WIDTH),
+            *_unseen(report, run),
             *_baseline(report.baseline),
         ]
     number = f"{len(report.findings)} findings" if len(report.findings) > 1 else "one finding"
@@ -36,7 +41,24 @@ def findings_lines(report: FindingsReport, run: str, *, limit: int) -> list[str]
         lines += ["", *_finding(row, run)]
     if len(report.findings) > limit:
         lines += ["", f"… and {len(report.findings) - limit} more: --limit, or --json"]
-    return [*lines, *_baseline(report.baseline)]
+    return [*lines, *_unseen(report, run), *_baseline(report.baseline)]
+
+
+def _unseen(report: FindingsReport, run: str) -> list[str]:
+    """What could not be looked for, why, and what mends it."""
+    if not report.not_looked_at:
+        return []
+    lines = ["", "not looked at:"]
+    for item in report.not_looked_at:
+        lines += textwrap.wrap(
+            f"{item.causes} [{', '.join(item.findings)}]", _WIDTH, initial_indent=" - ", subsequent_indent="   "
+        )
+        lines += _wrapped("why", item.why)
+        mend = item.mend.replace("RUN", shlex.quote(shown(run, 300)))
+        lines += (
+            [f"   mend   {mend}"] if mend.startswith("stepscope ") else _wrapped("mend", mend)
+        )  # a command is copied whole
+    return lines
 
 
 def _finding(row: dict[str, Any], run: str) -> list[str]:
@@ -52,6 +74,8 @@ def _finding(row: dict[str, Any], run: str) -> list[str]:
     if row["predicted_gain"] is not None:
         lines += _wrapped("gain", f"{percent(row['predicted_gain'])} {_OF.get(row['gain_of'], '')} if it were gone "
                           f"({percent(row['gain_low'])} to {percent(row['gain_high'])})")  # fmt: skip
+    elif row["gain_high"] is not None:
+        lines += _wrapped("gain", f"not known; at most {percent(row['gain_high'])} {_OF.get(row['gain_of'], '')}")
     lines += _wrapped("fix", row["fix"])
     if row["proof"] is not None:
         lines.append(f"   check  stepscope prove {shlex.quote(shown(run, 300))} {shown(row['finding_id'], 60)}")

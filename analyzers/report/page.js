@@ -137,7 +137,7 @@
     const { exact, rows } = view;
     const x = rows.map((row) => row.x);
     const customdata = rows.map((row) => row.steps);
-    const lines = ["prefill_reqs", "decode_reqs", "waiting", figure.kv];
+    const parts = figure.stacked ? detail.stacked.length : 0;
     return node.data.map((trace, at) => {
       const next = { ...trace, x, customdata };
       const stacked = at - detail.kinds.length - 1;
@@ -148,11 +148,11 @@
         next.hovertemplate = figure.templates[exact ? "exact" : "bins"][at];
       } else if (stacked < 0) {
         next.y = rows.map((row) => row.interference || null);
-      } else if (stacked < detail.stacked.length) {
+      } else if (stacked < parts) {
         next.y = rows.map((row) => row.stacked[stacked] || null);
         next.width = rows.map((row) => row.width);
       } else {
-        const name = lines[stacked - detail.stacked.length];
+        const name = figure.lines[stacked - parts];
         const scale = name === "kv_usage" ? 100 : 1;
         next.y = rows.map((row) => { const value = row.line(name); return value === null ? null : value * scale; });
       }
@@ -169,7 +169,7 @@
       return [columns.start_ms[0], end];
     };
     node.on("plotly_relayout", (change) => {
-      if (!Object.keys(change).some((key) => key.startsWith("xaxis."))) return;
+      if (!Object.keys(change).some((key) => /^xaxis\.(?:range|autorange)/.test(key))) return; // colours change too, on paper
       const [first, last] = whole();
       const range = node.layout.xaxis.autorange ? [first, last] : node.layout.xaxis.range.map(Number);
       const view = rowsIn(detail, columns, Math.max(first, range[0]), Math.min(last, range[1]));
@@ -238,7 +238,7 @@
     const cell = target.closest?.("td");
     const value = cell?.querySelector("data[value]");
     if (!value || value.value === "") return null;
-    const unit = /(?:\d|\)) ?(?:ns|µs|ms|s|min)\b/.test(value.textContent) ? " ns" : "";
+    const unit = /(?:\d|\))\s?(?:ns|µs|ms|s|min)\b/.test(value.textContent) ? " ns" : "";
     const sql = cell.closest("table").caption?.dataset.tip ?? "";
     return `exactly ${value.value}${unit}\n${sql}`.trimEnd();
   }
@@ -308,16 +308,44 @@
   // ---- paper: everything unfolded, in the light colours
 
   let folded = [];
+  let apart = [];
+
+  function resized(size) {
+    repaint(size);
+    for (const node of document.querySelectorAll(".plot.drawn")) window.Plotly.redraw(node); // else the legend stays in the old one's place
+  }
+
+  // A printer gets a picture of each shape that has a pattern, some 10 kB: bars of a trace that look alike become one shape.
+  function joined() {
+    const before = [];
+    for (const trace of document.querySelectorAll(".plot.drawn .trace.bars")) {
+      const groups = new Map();
+      for (const path of trace.querySelectorAll(".point > path")) {
+        if (!path.style.fill.startsWith("url(")) continue;
+        before.push([path, path.getAttribute("d")]);
+        const look = path.getAttribute("style");
+        groups.set(look, [...(groups.get(look) ?? []), path]);
+      }
+      for (const [first, ...others] of groups.values()) {
+        first.setAttribute("d", [first, ...others].map((path) => path.getAttribute("d")).join(""));
+        for (const path of others) path.setAttribute("d", "");
+      }
+    }
+    return before;
+  }
+
   addEventListener("beforeprint", () => {
     folded = [...document.querySelectorAll("details:not([open]):not(.sql)")];
     for (const node of folded) node.open = true;
     root.classList.add("paper");
-    repaint({ width: PAPER });
+    resized({ width: PAPER });
+    apart = joined();
   });
   addEventListener("afterprint", () => {
+    for (const [path, shape] of apart) path.setAttribute("d", shape);
     for (const node of folded) node.open = false;
     root.classList.remove("paper");
-    repaint({ width: null, autosize: true });
+    resized({ width: null, autosize: true });
   });
 
   document.querySelectorAll("table.sortable").forEach(sortable);

@@ -51,10 +51,10 @@ def badge(mark: str, words_of: str) -> str:
 
 def _lead(pair: Pair) -> str:
     found = Counter(row.verdict for row in pair.rows)
-    left = f"; {found[UNJUDGED]} more could not be judged, the table says why" if found[UNJUDGED] else ""
+    left = f"; {found[UNJUDGED]} could not be judged, the table says why" if found[UNJUDGED] else ""
     turns = " The passes were taken in turns." if pair.in_turns else ""
     if not pair.judged:
-        return f"No number could be judged{left}."
+        return f"None of {found[UNJUDGED]} numbers could be judged; the table says why."
     told_of = {WORSE: "worse", BETTER: "better", CHANGED: "changed", SAME: "without a difference"}
     parts = [f"{found[word]} {words_of}" for word, words_of in told_of.items() if found[word]]
     return f"Of {pair.judged} numbers judged: {', '.join(parts)}{left}.{turns}"
@@ -112,8 +112,10 @@ def differences_section(result: Comparison, place: int) -> str:
         for at, item in enumerate(pair.differences)
     ]  # fmt: skip
     found = {item.area for item in pair.differences}
-    same = [area for area in AREAS if area not in found and area != "repeats"]
+    same = [area for area in AREAS if area not in found and area not in ("repeats", *pair.not_recorded)]
+    untold = pair.not_recorded
     body = paragraph(f"Nothing differs that the recordings tell of in: {', '.join(same)}.") if same else ""
+    body += paragraph(f"Not recorded on a side, so not compared: {', '.join(untold)}.", "missing") if untold else ""
     body += table("what differs in how the runs were made", ["area", "what", "base", "candidate", "mind"], rows)
     return section(f"differences-{place}", heading(result, place, "What differs"), body)
 

@@ -11,6 +11,9 @@ from analyzers.report.text import DASH, count, duration, percent, shown
 from traces.printable import printable
 
 _CODE = re.compile(r"`([^`]+)`")
+# What follows one of these tags is read in lines: neither a table's cell nor code, whose spaces are to be copied as they are.
+_READ = re.compile(r"(<(?:p|li|dd|b|strong)\b[^>]*>|</(?:b|strong|span|code)>)([^<]*)")
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|(?:[nµm]?s|min|[mkMG]?[JW]|[kMGTPE]?(?:B|FLOP))\b))")
 LONGEST_TEXT = 400
 _LONG = 60  # a cell for texts of this many characters may be broken anywhere
 
@@ -140,7 +143,12 @@ def figure(name: str, label: str) -> str:
 def section(name: str, title: str, body: str, *, why: str | None = None) -> str:
     """A section; `why` says for what reason it has no data."""
     note = "" if why is None else f'<p class="missing">No data: {prose(why)}.</p>'
-    return f'<section id="{name}" aria-labelledby="h-{name}"><h2 id="h-{name}">{text(title)}</h2>{note}{body}</section>'
+    return f'<section id="{name}" aria-labelledby="h-{name}"><h2 id="h-{name}">{text(title)}</h2>{unbroken(note + body)}</section>'
+
+
+def unbroken(body: str) -> str:
+    """HTML whose sentences keep a number and its unit on one line."""
+    return _READ.sub(lambda found: found[1] + _UNIT.sub("\u00a0", found[2]), body)
 
 
 def left_out(total: int, limit: int, what: str) -> str:

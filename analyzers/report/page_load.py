@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from analyzers.comparison.sides import RECORDED
 from analyzers.report.energy_parts_text import joules, watts
 from analyzers.report.figures_load import MOST_TURNS
 from analyzers.report.page_html import (
@@ -157,6 +158,7 @@ def agents_section(report: Report) -> str:
         f"{percent(total['hit_ratio'])} of {total['prompt_tokens']:,} prompt tokens came from the cache, "
         f"{total['lost']:,} tokens were computed again though they had been computed before."
     )
+    lead += _agents_pass(data.pass_name)
     lead += " Nothing is lost but what fills no whole block of the cache." if data.healthy else ""
     causes = _agents_causes(data)
     sessions = _agents_sessions(data)
@@ -171,7 +173,7 @@ def agents_section(report: Report) -> str:
         "lost",
         "hit ratio",
         "prefill device",
-        "queue",
+        "wait",
         "prefill",
         "decode",
         "tool",
@@ -185,16 +187,27 @@ def agents_section(report: Report) -> str:
         causes,
         sql=sql,
     )
-    body += table("sessions", header, sessions, sql=sql_of("turns", report.run_id)) + left_out(
-        len(data.sessions), _MOST_SESSIONS, "sessions listed"
-    )
+    body += table(
+        "sessions; wait: sent to first scheduled, on the way and in the queue",
+        header,
+        sessions,
+        sql=sql_of("turns", report.run_id),
+    ) + left_out(len(data.sessions), _MOST_SESSIONS, "sessions listed")
     body += table(
         "growth by turn (medians)",
         ["turn", "n", "prompt tokens", "KV tokens", "TTFT", "prefill device"],
         growth,
-        sql=sql_of("requests", report.run_id),
+        sql=sql_of("growth", report.run_id),
     )
     return section("agents", "Agent sessions", body)
+
+
+def _agents_pass(name: str | None) -> str:
+    """Which pass is told of; times of the recorded one are not those of the latency above."""
+    if name is None:
+        return ""
+    slower = " Recording slowed it, so its times are longer than those of the control pass." if name == RECORDED else ""
+    return f" This is the {name} pass.{slower}"
 
 
 def _agents_growth(data: Any) -> Rows:

@@ -17,7 +17,6 @@ from analyzers.report.page_html import (
     part,
     section,
     table,
-    text,
     words,
 )
 from analyzers.report.page_sql import sql_of
@@ -50,7 +49,7 @@ def requests_section(report: Report) -> str:
         "latency at the client",
         ["pass", "term", "n", "p50", "p90", "p99"],
         latency,
-        sql=f"{sql}; {sql_of('tokens', report.run_id)}",
+        sql=f"{sql_of('latency', report.run_id)}; {sql_of('tokens', report.run_id)}",
     )
     body += table(
         "passes",
@@ -171,7 +170,12 @@ def kernels_section(report: Report) -> str:
         sql=sql_of("categories", report.run_id),
     )
     body += search + table(
-        f"kernels by name, the {text(f'{MOST_KERNELS:,}')} with the most time",
+        "kernels by name"
+        + (
+            f", the {MOST_KERNELS:,} with the most time"
+            if len(rows) > MOST_KERNELS
+            else ", those with the most time first"
+        ),
         header,
         rows,
         sql=sql,

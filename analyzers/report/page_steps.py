@@ -49,12 +49,7 @@ def timeline_section(report: Report) -> str:
     if line.unplaced:
         notes.append(f"{line.unplaced:,} steps have no time and are left out.")
     notes.append("Drag to zoom, double-click to see everything again, or use the buttons.")
-    waited = sum(row["interference_ns"] or 0 for row in report.phases["kinds"])
-    notes.append(
-        f"Triangles are interference: time that decoding requests waited for a prefill in their step, {duration(waited)} in all."
-        if waited
-        else "No interference is known: no step mixed a prefill with decodes, or it could not be told."
-    )
+    notes.append(_interference(report))
     buttons = "".join(
         f'<button type="button" data-zoom="{action}">{label}</button>'
         for action, label in (
@@ -66,10 +61,21 @@ def timeline_section(report: Report) -> str:
         )
     )
     body = paragraph(" ".join(notes)) + f'<div class="tools" role="group" aria-label="timeline">{buttons}</div>'
-    body += figure("timeline", "steps over time: duration by kind, busy and idle, requests, KV cache") + sql_note(
-        sql_of("steps", report.run_id)
-    )
+    body += figure(
+        "timeline", "steps over time: device span by kind, busy and idle, and what the scheduler's state was"
+    ) + sql_note(sql_of("steps", report.run_id))
     return section("timeline", "Step timeline", body)
+
+
+def _interference(report: Report) -> str:
+    """How much there is of it; else whether there was none, or it could not be told."""
+    mixed = [row for row in report.phases["kinds"] if row["kind"] == "mixed"]
+    known = [row["interference_ns"] for row in mixed if row["interference_ns"] is not None]
+    if not mixed:
+        return "No step mixed a prefill with decodes, so there is no interference."
+    if not known:
+        return "Interference is not known: the mixed steps are not divided between their phases; see Health for what would do it."
+    return f"Triangles are interference: time that decoding requests waited for a prefill in their step, {duration(sum(known))} in all."
 
 
 def phases_section(report: Report) -> str:
@@ -186,4 +192,8 @@ def _steps(report: Report, sql: str) -> str:
         "p90",
         "p99",
     ]
-    return table("steps by kind", header, rows, sql=sql)
+    caption = (
+        "steps by kind; p50 to p99: from schedule to result in the engine, where its ledger was recorded, else of the device span that the "
+        "timeline draws"
+    )
+    return table(caption, header, rows, sql=sql)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analyzers.idle_reading import HIDING
-from analyzers.report.figures_roofline import roofline_figure
-from analyzers.report.page_bar import budget_bar, part_name, style_of, swatch
+from analyzers.report.figures_roofline import DECADES, roofline_figure, spread
+from analyzers.report.page_bar import budget_bar, fill_of, part_name, swatch
 from analyzers.report.page_html import (
     Cell,
     bullets,
@@ -24,30 +24,32 @@ from analyzers.report.page_html import (
 )
 from analyzers.report.page_sql import sql_of
 from analyzers.report.roofline_text import scaled
-from analyzers.report.text import DASH, count, duration, percent, share
-from analyzers.report_model import Report, Roofs
+from analyzers.report.text import DASH, count, duration, percent, share, shown
+from analyzers.report_budget import Budget
+from analyzers.report_model import Report, Roofline, Roofs
 
 Rows = list[list[Cell | str]]
 _MOST_CATEGORIES = 40
+_MOST_NAMED = 3
 
 
 def budget_section(report: Report) -> str:
     """The bar and its parts; the window of every device as `summary` has it."""
     body = ""
     if report.budget is not None:
-        budget, who = report.budget, {cause: owner for cause, (owner, _) in HIDING.items()}
-        sql = sql_of("budget", report.run_id)
+        budget, sql = report.budget, sql_of("budget", report.run_id)
         rows: Rows = [
             [
-                row_head(text(part_name(each)), swatch(*style_of(each, who))),
+                row_head(text(part_name(each)), swatch(fill_of(each))),
                 ns(each.ns),
-                figure_number(each.share, f"{each.tenths / 10:.1f} %"),
+                part(each.share),
                 number(each.n),
             ]
             for each in budget.parts
         ]
         rows.append(['<th scope="row">window</th>', ns(budget.window_ns), figure_number(1.0, "100.0 %"), words("")])
-        body = budget_bar(budget, who, sql) + table(
+        body = budget_bar(budget, sql) + _bar_notes(budget)
+        body += table(
             "parts of the window (they sum to it); n: activities of busy parts, pieces of idle ones",
             ["part", "time", "share", "n"],
             rows,
@@ -57,6 +59,20 @@ def budget_section(report: Report) -> str:
         notes = [f"{part_name(each)}: {each.why}" for each in budget.parts if each.why is not None]
         body += bullets(list(dict.fromkeys(notes)))
     return section("budget", "Time budget", body + _devices(report), why=report.missing.get("budget"))
+
+
+def _bar_notes(budget: Budget) -> str:
+    """Whom the hues of idle time mean, and that printed shares may miss the whole."""
+    notes = []
+    if any(each.group == "idle" for each in budget.parts):
+        notes.append(
+            "Idle time has a pattern per cause, and a hue per who has to do less: orange the host, green the device, blue "
+            "the load, grey where that is not known."
+        )
+    printed = sum(each.tenths for each in budget.parts)
+    if printed != 1000:
+        notes.append(f"Shares are rounded one by one: as printed they add up to {printed / 10:.1f} %.")
+    return paragraph(" ".join(notes), "sub") if notes else ""
 
 
 def _devices(report: Report) -> str:
@@ -87,27 +103,27 @@ def roofline_section(report: Report) -> str:
     if data is None:
         return section("roofline", "Roofline", "", why=report.missing.get("roofline"))
     main = data.by_category
-    lead = paragraph(
-        f"Costs are known for {percent(main['coverage'])} of busy time. A point's height is its FLOP/s, its place to the right "
-        "its FLOP per byte; what lies far below the roof is not limited by it."
-    )
     phases = _roofline_phases(main)
     groups = _roofline_groups(main)
     sql = sql_of("kernels", report.run_id)
-    chart = (
-        figure("roofline", "roofline: FLOP/s over arithmetic intensity")
-        if roofline_figure(report) is not None
-        else paragraph("No point can be drawn: no cost is known.", "missing")
-    )
+    lead = f"Costs are known for {percent(main['coverage'])} of busy time."
+    if roofline_figure(report) is not None:
+        lead += (
+            " A point's height is its FLOP/s, its place to the right its FLOP per byte; what lies far below the roof is "
+            "not limited by it."
+        )
+        chart = figure("roofline", "roofline: FLOP/s over arithmetic intensity") + _outside(data)
+    else:
+        chart = _outside(data) or paragraph(f"No point can be drawn: {_why_no_point(main)}.", "missing")
     body = (
-        lead
+        paragraph(lead)
         + bullets(_roofs(data.roofs))
         + chart
         + table(
             "by phase: share of the peaks used, over device time (MFU, MBU) and wall time",
-            ["phase", "busy", "FLOP", "bytes", "FLOP/byte", "side", "MFU", "MBU", "MFU wall", "MBU wall"],
+            ["phase", "busy", "cost known", "FLOP", "bytes", "FLOP/byte", "side", "MFU", "MBU", "MFU wall", "MBU wall"],
             phases,
-            sql=sql,
+            sql=sql_of("kernels_phases", report.run_id),
         )
         + table(
             "by category",
@@ -129,6 +145,40 @@ def roofline_section(report: Report) -> str:
         )
     )
     return section("roofline", "Roofline", body + bullets([f"Note: {hint}." for hint in main["hints"]]))
+
+
+def _outside(data: Roofline) -> str:
+    """Says which points are too far from the ridge to be drawn with the others; nothing where there are none."""
+    found = spread(data)
+    sides = [
+        f"{_which(points)} {side} {limit:.2g} FLOP/byte"
+        for points, side, limit in ((found.under, "below", found.low), (found.over, "above", found.high))
+        if points
+    ]
+    if not sides:
+        return ""
+    return paragraph(
+        f"Not drawn: {' and '.join(sides)}, {DECADES} powers of ten from {'the ridge' if data.roofs else 'the largest'}; "
+        "`stepscope roofline --by category`, `kernel` or `step` has them."
+    )
+
+
+def _which(points: Mapping[str, Sequence[tuple[str, Any]]]) -> str:
+    """Their names where they are few."""
+    singular = {"steps": "step", "kernels": "kernel", "categories": "category", "phases": "phase"}
+    words = []
+    for name, rows in points.items():
+        names = f" ({', '.join(shown(label, 60) for label, _ in rows)})" if len(rows) <= _MOST_NAMED else ""
+        words.append(f"{len(rows):,} {singular[name] if len(rows) == 1 else name}{names}")
+    return ", ".join(words)
+
+
+def _why_no_point(main: Any) -> str:
+    """A point needs FLOP and bytes."""
+    if not main["coverage"]:
+        return "no cost is known"
+    known = [str(row["category"] or "(none)") for row in main["rows"] if row["flops"] is not None]
+    return f"what the costs are known of ({', '.join(known)}) moves bytes and computes nothing, and a point needs both"
 
 
 def _roofs(roofs: list[Roofs]) -> list[str]:
@@ -164,6 +214,7 @@ def _roofline_phases(main: Any) -> Rows:
         [
             words(row["phase"]),
             ns(row["busy_ns"]),
+            part(row["coverage"], digits=0),
             figure_number(row["flops"], scaled(row["flops"], "FLOP")),
             figure_number(row["bytes"], scaled(row["bytes"], "B")),
             figure_number(row["intensity"], _ratio(row["intensity"])),
@@ -196,7 +247,9 @@ def idle_section(report: Report) -> str:
         causes,
         sql=sql,
     )
-    body += table("idle time by length", ["length", "pieces (n)", "time", "share"], sizes, sql=sql)
+    body += table(
+        "idle time by length", ["length", "pieces (n)", "time", "share"], sizes, sql=sql_of("idle_sizes", report.run_id)
+    )
     body += table(
         "the longest pieces, at their time in the window",
         ["length", "cause", "at", "after", "before", "evidence"],

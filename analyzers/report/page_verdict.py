@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from analyzers.finding_unseen import Unseen
 from analyzers.report.page_bar import part_name
 from analyzers.report.page_html import Cell, bullets, figure_number, paragraph, section, sql_note, table, text, words
 from analyzers.report.page_sql import sql_of
 from analyzers.report.text import count, duration, percent
+from analyzers.report_budget import BUSY_GROUPS
 from analyzers.report_model import Report
 
 _GAIN_OF = {
@@ -23,7 +25,9 @@ _STATUS = {"withheld": "withheld", "warning": "warning", "ok": "ok"}
 
 def verdict_section(report: Report) -> str:
     """Sentences on time, phases and latency; the first findings."""
-    sentences = [*_time_words(report), *_phase_words(report), *_latency_words(report)]
+    sentences = [
+        *_time_words(report), *_bound_words(report), *_recording_words(report), *_phase_words(report), *_latency_words(report),
+    ]  # fmt: skip
     body = "".join(paragraph(line, "lead") for line in sentences)
     body += f"<h3>What would change it</h3>{_findings(report)}"
     return section("verdict", "Where the time goes", body)
@@ -53,12 +57,54 @@ def _time_words(report: Report) -> list[str]:
     return [line, f"The largest parts: {named}."]
 
 
+def _bound_words(report: Report) -> list[str]:
+    """How much of the busy time has no bound, and what would give it one."""
+    items = [
+        item for item in report.findings.not_looked_at if any(name.startswith("kernels") for name in item.findings)
+    ]
+    budget = report.budget
+    parts = [] if budget is None else [part for part in budget.parts if part.group in BUSY_GROUPS]
+    unknown, busy = sum(part.ns for part in parts if part.name is None), sum(part.ns for part in parts)
+    if not items or not unknown:
+        return []
+    whys = "; ".join(f"{item.why} ({_mend(item)})" for item in items)
+    return [f"What limits {percent(unknown / busy)} of the busy time is not known: {whys}."]
+
+
+def _recording_words(report: Report) -> list[str]:
+    """That the profiler is part of what is measured, where it is not known how much."""
+    return [
+        f"Caution: {row['message']}."
+        for row in report.health
+        if row["check_id"] == "recording_cost" and row["status"] == "warning"
+    ]
+
+
+def _mend(item: Unseen) -> str:
+    """What to run or to do."""
+    return f"`{item.mend}`" if item.mend.startswith("stepscope ") else item.mend
+
+
+def _unseen(report: Report) -> str:
+    items = report.findings.not_looked_at
+    if not items:
+        return ""
+    return paragraph("Not looked at, so these may cost time all the same:", "missing") + bullets(_unseen_lines(report))
+
+
+def _unseen_lines(report: Report) -> list[str]:
+    return [
+        f"{item.causes} ({', '.join(item.findings)}): {item.why}. To mend it: {_mend(item)}"
+        for item in report.findings.not_looked_at
+    ]
+
+
 def _phase_words(report: Report) -> list[str]:
     rows = {row["phase"]: row for row in report.phases["totals"]}
     parts = [
         f"{row['phase']} {duration(row['busy_ns'])}" + (f" for {count(row['tokens'])} tokens" if row["tokens"] else "")
         for row in rows.values()
-        if row["phase"] in ("prefill", "decode")
+        if row["phase"] in ("prefill", "decode", "not split")
     ]
     busy = [row for row in report.summary.categories if row["busy_ns"]]
     whole = sum(row["busy_ns"] for row in busy)
@@ -89,7 +135,7 @@ def _latency_words(report: Report) -> list[str]:
 def _findings(report: Report) -> str:
     rows = report.findings.findings
     if not rows:
-        return paragraph(f"No finding: {report.missing['findings']}.", "missing")
+        return paragraph(f"No finding: {report.missing['findings']}.", "missing") + _unseen(report)
     shown = "".join(_finding(row) for row in rows[:_TOP])
     rest = "".join(_finding(row) for row in rows[_TOP:])
     more = (
@@ -97,7 +143,7 @@ def _findings(report: Report) -> str:
         if rest
         else ""
     )
-    return f'<ol class="findings">{shown}</ol>{more}{sql_note(sql_of("findings", report.run_id))}'
+    return f'<ol class="findings">{shown}</ol>{more}{sql_note(sql_of("findings", report.run_id))}{_unseen(report)}'
 
 
 def _finding(row: dict[str, Any]) -> str:
@@ -128,6 +174,9 @@ def _finding(row: dict[str, Any]) -> str:
 
 def gain_words(row: dict[str, Any]) -> str:
     """The predicted gain with its interval, which is the confidence it is given with."""
+    if row["predicted_gain"] is None and row["gain_high"] is not None:
+        of = _GAIN_OF.get(row["gain_of"], "the time")
+        return f"The gain is not known; it is at most {percent(row['gain_high'])} of {of}."
     if row["predicted_gain"] is None:
         return "No gain is predicted: this is information."
     of = _GAIN_OF.get(row["gain_of"], "the time")
@@ -185,6 +234,7 @@ def withheld_section(report: Report) -> str:
         reasons.update({f"energy: {name}": why for name, why in report.energy.withheld.items()})
     lines = [f"{name}: {why}" for name, why in reasons.items()]
     lines += [f"section {name}: {why}" for name, why in report.missing.items()]
+    lines += [f"not looked at: {line}" for line in _unseen_lines(report)]
     body = bullets(lines) if lines else paragraph("Nothing is withheld: every check of the recording is passed.")
     return section("withheld", "What is withheld or missing", body)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE, GREY = (
     "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C",
 )  # fmt: skip
@@ -11,7 +13,38 @@ PHASE = {
 }  # fmt: skip
 # As plotly names them; the same shapes are drawn by page_bar.py.
 BOUND_PATTERN = {"compute": "", "memory": "/", "latency": ".", "inefficient": "x", "comm": "|", "host": "-", None: "+"}
-WHO_COLOR = {"host": VERMILION, "device": GREEN, "load": SKY, "unknown": GREY}
+LIGHT, DARK = "#ffffff", "#000000"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fill:
+    """How an area is drawn: a pattern (as plotly names it, '' is plain) in `ink` over `color`."""
+
+    color: str
+    shape: str = ""
+    ink: str = LIGHT
+
+
+# A hue per who has to do less (host, device, load, unknown), in tones that stand out of a light and of a dark page. Shape and
+# ink differ between any two causes: any two can be neighbours in a bar, and colour may not be seen.
+_HOST, _HOST_DEEP, _DEVICE, _DEVICE_DEEP, _LOAD = "#E8702A", "#BA5200", GREEN, "#00805D", "#3F9AD0"
+_CAUSE = {
+    "scheduler": Fill(color=_HOST, shape="\\"), "host_launch": Fill(color=_HOST_DEEP, shape="-"),
+    "sampling_output": Fill(color=_HOST, shape="x"), "host_prepare": Fill(color=_HOST_DEEP, shape="/"),
+    "frontend": Fill(color=_HOST, shape="."), "sync": Fill(color=_HOST_DEEP, shape="|"), "memcpy": Fill(color=_HOST, shape="+"),
+    "host_other": Fill(color=_HOST_DEEP),
+    "launch_latency": Fill(color=_DEVICE, shape="/", ink=DARK), "dependency": Fill(color=_DEVICE_DEEP, shape="\\", ink=DARK),
+    "comm_wait": Fill(color=_DEVICE, shape="|", ink=DARK),
+    "no_work": Fill(color=_LOAD, shape=".", ink=DARK), "tool_wait": Fill(color=_LOAD, shape="-", ink=DARK),
+    "unknown": Fill(color=GREY, shape="+", ink=DARK), "not analyzed": Fill(color=GREY, shape="x", ink=DARK),
+}  # fmt: skip
+
+
+def cause_fill(cause: str | None) -> Fill:
+    """Of a cause of idleness; None and a cause that is new here are drawn as one that was not looked for."""
+    return _CAUSE.get(cause or "", _CAUSE["not analyzed"])
+
+
 PIECE = {"cached": GREEN, "fresh": BLUE, "resent_output": ORANGE, "lost": VERMILION}
 SYMBOL = {"prefill": "circle", "decode": "square", "mixed": "diamond", "other": "x"}
 # Verdicts of a comparison: colour, symbol as plotly names it, the same as a character; "gate" is a worse one that trips it.

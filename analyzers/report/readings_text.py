@@ -31,7 +31,7 @@ def steps_lines(rows: pl.DataFrame, limit: int) -> list[str]:
 
 def _interval(row: dict[str, Any]) -> str:
     """The interval of prefill_ns where the step was split."""
-    if row["kind"] != "mixed" or row["split_low_ns"] is None:
+    if row["kind"] != "mixed" or row["split_low_ns"] is None or row["split_high_ns"] is None:
         return ""
     return f"{row['split_low_ns'] / 1e6:.2f}–{row['split_high_ns'] / 1e6:.2f}"
 

@@ -179,7 +179,8 @@ def _slowest(report: RequestsReport) -> list[str]:
 
 def _short(row: dict[str, Any]) -> str:
     name = shown(row["client_request_id"] or row["request_id"], 24)
-    return name if row["status"] == "ok" else f"{name[: 24 - len(row['status']) - 3]} ({row['status']})"
+    status = shown(row["status"], 12)
+    return name if status == "ok" else f"{name[: 24 - len(status) - 3]} ({status})"
 
 
 def _brief(ns: int | None) -> str:

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from analyzers.report.text import DASH, duration, percent, shown, table
+from analyzers.roofline_reading import LEAST_USED, MOST_TOLD
 
 _WIDTH = 100
+WITHHELD = f"withheld: MFU and MBU below {LEAST_USED:.0%} of time with a known cost, intensity, side and roof below {MOST_TOLD:.0%}"
 _SCALES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -36,6 +38,8 @@ def roofline_lines(data: dict[str, Any], limit: int) -> list[str]:
     if data["impossible"]:
         lines.append(f"faster than the device can be: {percent(data['impossible'])} of device time")
     lines += ["", "by phase: what of the peaks is used, over device time and over wall time", *_phases(data["phases"])]
+    if any(row["coverage"] < LEAST_USED for row in data["phases"]):
+        lines.append(WITHHELD)
     if data["by"] != "phase":
         lines += ["", f"by {data['by']}", *_groups(data["rows"], data["by"], limit)]
         if len(data["rows"]) > limit:
@@ -53,10 +57,10 @@ def _device(row: dict[str, Any]) -> str:
 
 
 def _phases(rows: list[dict[str, Any]]) -> list[str]:
-    header = ["phase", "busy", "FLOP", "bytes", "FLOP/B", "side", "MFU", "MBU", "wall", "MFU wall", "MBU wall"]
+    header = ["phase", "busy", "known", "FLOP", "bytes", "FLOP/B", "side", "MFU", "MBU", "wall", "MFU wall", "MBU wall"]
     cells = [
         [
-            row["phase"], duration(row["busy_ns"]), scaled(row["flops"], ""), scaled(row["bytes"], "B"),
+            row["phase"], duration(row["busy_ns"]), percent(row["coverage"], 0), scaled(row["flops"], ""), scaled(row["bytes"], "B"),
             _intensity(row["intensity"]), row["side"] or DASH, percent(row["mfu"]), percent(row["mbu"]),
             duration(row["wall_ns"]), percent(row["mfu_wall"]), percent(row["mbu_wall"]),
         ]

@@ -60,7 +60,7 @@ def shown(text: str | None, limit: int = 200) -> str:
 
 
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, indent: str = "  ", width: int | None = None,
+    header: Sequence[str], rows: Sequence[Sequence[str | None]], *, left: int = 1, indent: str = "  ", width: int | None = None,
     drop: Sequence[str] = (),
 ) -> list[str]:  # fmt: skip
     """Aligned lines: the first `left` columns to the left, the rest (numbers) to the right.
@@ -69,7 +69,7 @@ def table(
     is not enough, columns are left out, those of `drop` first, then from the right, and a last line says which.
     """
     room = (width or terminal_width()) - len(indent)
-    cells = [list(header), *[list(row) for row in rows]]
+    cells = [list(header), *[[DASH if text is None else printable(text) for text in row] for row in rows]]
     cells, gone = _fitting(cells, left, room, list(drop))
     widths = _widths(cells)
     lines = []

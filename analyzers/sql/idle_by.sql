@@ -12,7 +12,8 @@ SELECT
             ELSE 'between steps'
         END
     END AS name,
-    count(*) AS pieces, sum(g.dur_ns)::BIGINT AS ns, quantile_disc(g.dur_ns, 0.5) AS p50_ns, quantile_disc(g.dur_ns, 0.99) AS p99_ns,
+    count(*) AS pieces, sum(g.dur_ns)::BIGINT AS ns,
+    round(quantile_cont(g.dur_ns, 0.5))::BIGINT AS p50_ns, round(quantile_cont(g.dur_ns, 0.99))::BIGINT AS p99_ns,
     max(g.dur_ns) AS max_ns
 FROM gaps AS g
 LEFT JOIN steps AS s ON s.run_id = g.run_id AND s.step_id = g.step_after

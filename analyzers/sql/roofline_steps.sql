@@ -1,4 +1,5 @@
 -- Sums the costs of kernels to steps: flops, bytes, coverage, side, roof fraction, and the division of busy_ns by bound.
+-- Intensity, side and roof fraction are NULL where most of the busy time has no cost: they would not speak of the step.
 -- A row that overlaps an earlier one has part of its time in busy_ns, so its cost counts whole and its time by that part.
 -- compute + memory + latency + inefficient + comm + unknown = busy. Bound is 'host' where idle time within the step's device span
 -- is the largest part and most of it has causes of the host (gaps.cause). Changes steps; no result.
@@ -42,9 +43,10 @@ host AS (
 )
 UPDATE steps AS s
 SET flops = p.flops, bytes = p.bytes, cost_coverage = coalesce(p.known_ns, 0) / nullif(s.busy_ns, 0),
-    intensity = p.flops / nullif(p.bytes, 0), ridge = p.ridge,
-    side = CASE WHEN p.flops / nullif(p.bytes, 0) >= p.ridge THEN 'compute' WHEN p.flops / nullif(p.bytes, 0) < p.ridge THEN 'memory' END,
-    roof_fraction = p.roof_ns / nullif(p.roofed_ns, 0),
+    intensity = CASE WHEN 2 * p.known_ns >= s.busy_ns THEN p.flops / nullif(p.bytes, 0) END, ridge = p.ridge,
+    side = CASE WHEN 2 * p.known_ns < s.busy_ns THEN NULL
+        WHEN p.flops / nullif(p.bytes, 0) >= p.ridge THEN 'compute' WHEN p.flops / nullif(p.bytes, 0) < p.ridge THEN 'memory' END,
+    roof_fraction = CASE WHEN 2 * p.known_ns >= s.busy_ns THEN p.roof_ns / nullif(p.roofed_ns, 0) END,
     compute_ns = p.compute_ns, memory_ns = p.memory_ns, latency_ns = p.latency_ns, inefficient_ns = p.inefficient_ns, comm_ns = p.comm_ns,
     unknown_ns = s.busy_ns - p.compute_ns - p.memory_ns - p.latency_ns - p.inefficient_ns - p.comm_ns,
     bound = CASE

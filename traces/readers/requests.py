@@ -1,7 +1,7 @@
 """`requests.jsonl` of the load client → staging tables `requests` and `tokens`.
 
 One line per request that has ended (`profiler/requestlog.py`), appended in one write each, so a crash costs at most a
-torn last line. Such a line, and any other that is no record, is left out and counted.
+torn last line. Such a line, any other that is no record, and a record of numbers that no request has are left out and counted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import BinaryIO
 import polars as pl
 import pyarrow as pa
 
+from traces.clock import MOST_NS
 from traces.errors import UnreadableInput
 from traces.readers.base import ReadOptions, ReadReport, Sink
 from traces.readers.staging import LOG_TABLES
@@ -32,6 +33,10 @@ _LINE_SCHEMA: dict[str, pl.DataType] = {
     "token_source": pl.String(),
     "token_ns": pl.List(pl.Int64()),
 }
+# What no request has: its sums and differences would leave 64 bits. Times are of the epoch, and the second limits spans, too.
+_MOST_TOKENS = 2**31
+_COUNTS = ("turn", "prompt_tokens", "cached_tokens", "output_tokens")
+_TIMES = tuple(name for name, dtype in _LINE_SCHEMA.items() if name.endswith("_ns") and dtype == pl.Int64())
 
 
 class RequestsReader:
@@ -79,7 +84,7 @@ class RequestsReader:
         return report
 
     def _take(self, block: bytes, src: int, sink: Sink, report: ReadReport) -> None:
-        frame = _parse(block, report)
+        frame = _plausible(_parse(block, report), report)
         report.meta["chunk_timed_requests"] += frame.filter(pl.col("token_source") == "chunks").height
         requests = frame.select(field.name for field in LOG_TABLES["requests"] if field.name != "src")
         _append(sink, "requests", requests, src, report)
@@ -147,6 +152,19 @@ def _parse(raw: bytes, report: ReadReport) -> pl.DataFrame:
         _drop(report, "no record", len(lines) - len(records))
         frame = _read(b"\n".join(records))
     return frame
+
+
+def _plausible(frame: pl.DataFrame, report: ReadReport) -> pl.DataFrame:
+    """The records whose numbers can be; the others are counted in the report."""
+    tokens, times = pl.col("token_ns").list, pl.col(*_TIMES)
+    good = frame.filter(
+        pl.all_horizontal(pl.col(*_COUNTS).fill_null(0).is_between(0, _MOST_TOKENS)),
+        pl.all_horizontal(times.fill_null(0).is_between(0, MOST_NS)),
+        tokens.min().fill_null(0) >= 0,
+        tokens.max().fill_null(0) <= MOST_NS,
+    )
+    _drop(report, "impossible number", frame.height - good.height)
+    return good
 
 
 def _read(body: bytes) -> pl.DataFrame:

@@ -26,10 +26,13 @@ SELECT
             CASE p.main
                 WHEN 'between two files' THEN 'Idle time is that of the recorded time'
                 WHEN 'launches without kernel records' THEN 'See the checks graph_kernels and launch_kernels'
-                ELSE 'This may be a slice: the device may have been busy with work that lies outside. Ingest all files of the recording together'
+                ELSE 'This may be a slice: the device may have been busy with work that lies outside. '
+                    || CASE WHEN f.files > 1 THEN 'If there are more files of this recording than these ' || f.files || ', ingest all of them together'
+                        ELSE 'Ingest all files of the recording together' END
             END)
         ELSE 'the recording speaks for the whole window'
     END AS message
 FROM total AS t
 LEFT JOIN parts AS p USING (rank)
+LEFT JOIN (SELECT rank, count(*) AS files FROM sources WHERE run_id = $run_id AND role = 'trace' GROUP BY rank) AS f USING (rank)
 ORDER BY t.rank;
