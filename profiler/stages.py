@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from profiler.capture import Capture, trace_files, wait_for_orphan
 from profiler.config import ProfileConfig
+from profiler.cpu_share import cpu_times, others
 from profiler.engines.base import Engine, Launch
 from profiler.facts import RunFacts
 from profiler.ledger_tail import LedgerTail
@@ -99,6 +100,7 @@ class Stages:
         if name != "warmup":
             self._plans[name] = plan
         await server.scrape(self.run_dir.metrics / f"{name}-before.prom")
+        cpu = cpu_times(self.process.members())
         result = await run_plan(
             plan,
             base_url=server.base_url,
@@ -111,7 +113,7 @@ class Stages:
             request_timeout_s=self.config.request_timeout_s,
             prompts=self.prompts,
         )
-        self._record(name, result)
+        self._record(name, result, others(cpu, cpu_times(self.process.members())))
         await self._check(server, name, result)
         await server.scrape(self.run_dir.metrics / f"{name}-after.prom")
         self._pass_steps[name] = self._steps_so_far() - before
@@ -140,13 +142,13 @@ class Stages:
         text = f"{progress.finished}/{progress.total} requests, {progress.output_tokens} output tokens"
         self.observer.progress(text + (f", {progress.failed} failed" if progress.failed else ""))
 
-    def _record(self, name: str, result: PassResult) -> None:
+    def _record(self, name: str, result: PassResult, others_cpu: float | None) -> None:
         self.facts.passes.append(
             PassRecord(
                 name=name, start_ns=result.start_ns, end_ns=result.end_ns, requests=result.requests,
                 failed=result.failed, output_tokens=result.output_tokens,
                 first_cached_tokens=result.first_cached_tokens, late_p50_ns=result.late.p50_ns,
-                late_p99_ns=result.late.p99_ns, late_max_ns=result.late.max_ns,
+                late_p99_ns=result.late.p99_ns, late_max_ns=result.late.max_ns, others_cpu=others_cpu,
             )
         )  # fmt: skip
         if result.first_cached_tokens:

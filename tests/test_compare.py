@@ -505,14 +505,21 @@ def test_rows_that_make_no_sense_end_in_words(write: Write, change: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("busy", "found_worse", "words"),
-    [(None, False, "is not recorded"), (0.99, False, "were 99 % busy"), (0.6, True, None)],
+    ("busy", "others", "found_worse", "words"),
+    [
+        (None, 0.0, False, "is not recorded"),
+        (0.99, None, False, "were 99 % busy"),
+        (0.99, 0.3, False, "others took 30 %"),
+        (0.99, 0.04, True, None),  # the engine's own: it keeps processors busy by waiting
+        (0.99, "x", False, "were 99 % busy"),
+        (0.6, None, True, None),
+    ],
 )
 def test_an_engine_on_processors_without_time_to_spare_is_allowed_a_factor_of_two(
-    write: Write, busy: float | None, found_worse: bool, words: str | None
+    write: Write, busy: float | None, others: object, found_worse: bool, words: str | None
 ) -> None:
-    facts = {"device_kind": "cpu"}
-    base, cand = write("a", Pass(turns=12), facts=facts), write("b", Pass(turns=12, slow=1.8), facts=facts)
+    told = {"facts": {"device_kind": "cpu"}, "config": CONFIG | {"passes": [{"name": "control", "others_cpu": others}]}}
+    base, cand = write("a", Pass(turns=12), **told), write("b", Pass(turns=12, slow=1.8), **told)
     for path in (base, cand):
         with duckdb.connect(str(path)) as con:
             if busy is not None:

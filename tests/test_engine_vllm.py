@@ -170,6 +170,10 @@ def test_the_engine_does_not_see_our_packages(run: Ended) -> None:
     assert sys.prefix in run.manifest["engine_python"]
 
 
+def test_passes_say_what_others_took_of_the_processors(run: Ended) -> None:
+    assert all(0 <= item["others_cpu"] <= 1 for item in run.manifest["passes"])
+
+
 def test_settings_of_the_engine_s_environment_are_recorded_and_secrets_are_not(run: Ended) -> None:
     """A key for the user's own server neither locks ours nor is it written down."""
     env = run.manifest["engine_env"]

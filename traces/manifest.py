@@ -29,6 +29,7 @@ class PassRecord:
     late_p50_ns: int | None = None  # from when requests were due to when the client sent them
     late_p99_ns: int | None = None
     late_max_ns: int | None = None
+    others_cpu: float | None = None  # share of all processors' time that others took meanwhile, 0..1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

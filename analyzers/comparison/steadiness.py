@@ -10,12 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from analyzers.comparison.sides import Pass, Side
+from analyzers.comparison.sides import Part, Pass, Side
 from analyzers.comparison.strata import with_strata
 
 TIME_BLOCKS = 8
 _LEAST_BLOCKS = 3
 CROWDED_FROM = 0.95  # mean use of all processors in a pass
+OTHERS_FROM = 0.10  # of it by others than the engine and its client, which keep two cores busy by waiting
 
 
 def speed_variance(item: Pass) -> float:
@@ -42,15 +43,38 @@ def crowded(sides: Sequence[Side]) -> str | None:
     parts = [part for side in sides for part in side.parts if part.facts.get("device_kind") == "cpu"]
     if not parts:
         return None
-    sql = "SELECT ts_ns, cpu_util FROM telemetry WHERE run_id = ? AND cpu_util IS NOT NULL"
-    samples = [part.store.query(sql, [part.store.run_id]) for part in parts]
-    if not all(data.height for data in samples):
+    passes = [item for side in sides for item in side.passes if any(item.part is part for part in parts)]
+    busiest = [_busiest(part, passes) for part in parts]
+    if None in busiest:
         return "whether the machine's processors had time to spare is not recorded"
+    busy = max(value for value in busiest if value is not None)
+    if busy <= CROWDED_FROM:
+        return None
+    taken = [_others(item) for item in passes]
+    if not taken or None in taken:
+        return f"the machine's processors were {100 * busy:.0f} % busy"
+    most = max(value for value in taken if value is not None)
+    return f"others took {100 * most:.0f} % of the machine's processor time" if most > OTHERS_FROM else None
+
+
+def _busiest(part: Part, passes: Sequence[Pass]) -> float | None:
+    """Largest mean use of all processors in a pass of `part` (in the run, where it has none); None where it was not sampled."""
+    sql = "SELECT ts_ns, cpu_util FROM telemetry WHERE run_id = ? AND cpu_util IS NOT NULL"
+    data = part.store.query(sql, [part.store.run_id])
+    if not data.height:
+        return None
     busiest = 0.0
-    for part, data in zip(parts, samples, strict=True):
-        spans = [(item.start_ns, item.end_ns) for side in sides for item in side.passes if item.part is part]
-        for start, end in spans or [(None, None)]:
-            during = data if start is None or end is None else data.filter(pl.col("ts_ns").is_between(start, end))
-            if during.height:
-                busiest = max(busiest, float(during["cpu_util"].to_numpy().mean()))
-    return f"the machine's processors were {100 * busiest:.0f} % busy" if busiest > CROWDED_FROM else None
+    for start, end in [(item.start_ns, item.end_ns) for item in passes if item.part is part] or [(None, None)]:
+        during = data if start is None or end is None else data.filter(pl.col("ts_ns").is_between(start, end))
+        if during.height:
+            busiest = max(busiest, float(during["cpu_util"].to_numpy().mean()))
+    return busiest
+
+
+def _others(item: Pass) -> float | None:
+    """Share of the processors' time that others took in a pass, as its manifest says; a warm-up comes several times."""
+    listed = item.part.facts["config"].get("passes")
+    known = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    shares = [each.get("others_cpu") for each in known if each.get("name") == item.name]
+    found = [float(share) for share in shares if isinstance(share, int | float) and 0 <= share <= 1]
+    return max(found) if found and len(found) == len(shares) else None
