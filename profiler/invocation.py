@@ -92,9 +92,9 @@ def next_steps(run_dir: Path) -> list[str]:
     return [
         f"run directory: {run_dir}",
         "next:",
-        f"  stepscope summary {run_dir}",
+        f"  stepscope report {run_dir} -o report.html",
+        f"  stepscope findings {run_dir}",
         f"  stepscope steps {run_dir}",
-        f"  stepscope kernels {run_dir}",
         f'  stepscope query {run_dir} "SELECT kind, count(*), sum(busy_ns) FROM steps GROUP BY kind"',
     ]
 

@@ -6,7 +6,18 @@ from typing import Any
 
 from analyzers.finding_unseen import Unseen
 from analyzers.report.page_bar import part_name
-from analyzers.report.page_html import Cell, bullets, figure_number, paragraph, section, sql_note, table, text, words
+from analyzers.report.page_html import (
+    Cell,
+    bullets,
+    figure_number,
+    paragraph,
+    prose,
+    section,
+    sql_note,
+    table,
+    text,
+    words,
+)
 from analyzers.report.page_sql import sql_of
 from analyzers.report.text import count, duration, percent
 from analyzers.report_budget import BUSY_GROUPS
@@ -164,10 +175,10 @@ def _finding(row: dict[str, Any]) -> str:
                 else "."
             )
         )
-    fix = text(row["fix"] or "nothing that a flag can change", 1500)
+    fix = prose((row["fix"] or "nothing that a flag can change")[:1500])
     evidence = sql_note(str(row["evidence"])) if row["evidence"] else ""
     return (
-        f'<li id="finding-{text(row["finding_id"])}">{title}<p>{text(row["cause"] or "", 1500)}</p>'
+        f'<li id="finding-{text(row["finding_id"])}">{title}<p>{prose((row["cause"] or "")[:1500])}</p>'
         f"<p>{text(' '.join(gone), 1000)}</p><p><b>What to do:</b> {fix}</p>{evidence}</li>"
     )
 
