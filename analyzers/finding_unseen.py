@@ -46,7 +46,7 @@ def unseen(store: TraceStore) -> list[Unseen]:
     """What could not be looked for in the store's run, the largest gap first; empty where all could be."""
     run = basis(store.connection, store.run_id)
     if run is None or not _has(run, "SELECT 1 FROM devices WHERE run_id = ? LIMIT 1"):
-        return [] if run is None else [_no_devices(), *_without_ledger(run)]
+        return [] if run is None else [_no_devices(run), *_without_ledger(run)]
     return [*_costs(run), *_model(run), *_phases(run), *_idle(run), *_without_ledger(run), *_sensors(run)]
 
 
@@ -66,10 +66,11 @@ def _costs(run: Basis) -> Iterator[Unseen]:
     if reason is not None:
         yield Unseen(findings=ids, causes=causes, why=reason, mend="see `stepscope health RUN`")
         return
-    if not _has(run, "SELECT 1 FROM devices WHERE run_id = ? AND peak_source IS NOT NULL AND peak_flops > 0 LIMIT 1"):
+    if not _has_peaks(run):
         yield Unseen(
-            findings=ids, causes=causes, why="the device is not known, so it has no peaks, no roof and no bound",
-            mend="stepscope analyze RUN --gpu NAME",
+            findings=ids, causes=causes, why="the device's peaks are not known, so there is no roof and no bound",
+            mend="stepscope analyze RUN --gpu NAME" if run.on_gpu else
+            "measure this machine with `stepscope calibrate` and analyze the run again, or give `analyze` --peak-flops and --bandwidth",
         )  # fmt: skip
     known = costed_share(run)
     if known is None or 1 - known < LEAST_CLASS:
@@ -88,8 +89,8 @@ def _costs(run: Basis) -> Iterator[Unseen]:
 def _model(run: Basis) -> Iterator[Unseen]:
     """What the cost model is asked, although the kernels' costs are known: decode."""
     known = costed_share(run)
-    if priced(run) is not None or known is None or not _has(run, _DECODE_STEPS):
-        return
+    if priced(run) is not None or known is None or not _has_peaks(run) or not _has(run, _DECODE_STEPS):
+        return  # without peaks _costs has said so
     ids, causes = (_DECODE_STILL, _FEWER) if _has_ledger(run) else (("decode.*",), _DECODE)
     if not _has_model(run):
         if 1 - known < LEAST_CLASS:
@@ -126,10 +127,10 @@ def _idle(run: Basis) -> Iterator[Unseen]:
         )  # fmt: skip
 
 
-def _no_devices() -> Unseen:
+def _no_devices(run: Basis) -> Unseen:
     return Unseen(
-        findings=("host.*", *_BY_COST, "comm.exposed", "frontend.input"), causes="everything that a device does or waits for",
-        why="no device activity was recorded", mend=f"record with `{_PROFILE}`, or ingest a trace",
+        findings=("host.*", *_by_cost(run), "comm.exposed", "frontend.input"), causes="everything that a device does or waits for",
+        why="no device activity was recorded", mend=f"record with `{_PROFILE}`, without --no-trace, or ingest a trace",
     )  # fmt: skip
 
 
@@ -148,12 +149,16 @@ def _without_ledger(run: Basis) -> Iterator[Unseen]:
 
 def _sensors(run: Basis) -> Iterator[Unseen]:
     reason = _first_reason(run, ("telemetry", "execution_idle"))
-    if reason is None and _has(run, "SELECT 1 FROM telemetry WHERE run_id = ? LIMIT 1"):
+    sampled = _has(run, "SELECT 1 FROM telemetry WHERE run_id = ? LIMIT 1")
+    if reason is None and _has(
+        run, "SELECT 1 FROM telemetry WHERE run_id = ? AND (power_w IS NOT NULL OR energy_j IS NOT NULL) LIMIT 1"
+    ):
         return
     yield Unseen(
         findings=("energy.execution-idle",), causes="energy of devices that idle with a program loaded",
-        why=reason or "no sensor was sampled",
-        mend=f"record with `{_PROFILE}`, or ingest a sensor log with the trace",
+        why=reason or ("no sensor told the power" if sampled else "no sensor was sampled"),
+        mend="`stepscope doctor` says what keeps the power from being read" if sampled else
+        f"record with `{_PROFILE}`, or ingest a sensor log with the trace",
     )  # fmt: skip
 
 
@@ -177,6 +182,10 @@ def _by_cost(run: Basis) -> tuple[str, ...]:
 def _asked_of_steps(run: Basis) -> str:
     decode = _FEWER if _has_ledger(run) else f"{_DECODE}, prompts that are most of the work"
     return f"{decode}, 16-bit prefill, and prefills that delay decoding"
+
+
+def _has_peaks(run: Basis) -> bool:
+    return _has(run, "SELECT 1 FROM devices WHERE run_id = ? AND peak_source IS NOT NULL AND peak_flops > 0 LIMIT 1")
 
 
 def _has_model(run: Basis) -> bool:

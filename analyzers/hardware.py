@@ -17,7 +17,7 @@ import duckdb
 
 from analyzers.costs.roof import Peaks
 from analyzers.datasheet import Device, canonical_dtype, catalogue, flops_of, peaks_of, plain_name
-from traces.calibration import AUTO_BIND, Calibration, matching, read_calibrations
+from traces.calibration import Calibration, binding_of, matching, read_calibrations
 from traces.errors import UsageProblem
 from traces.rows import first_row
 from traces.store import named_sql
@@ -227,8 +227,7 @@ def _calibrations(config: Mapping[str, Any]) -> tuple[Calibration, ...]:
 
 def _binding(config: Mapping[str, Any]) -> str:
     environment = config.get("engine_env")
-    bind = environment.get("VLLM_CPU_OMP_THREADS_BIND") if isinstance(environment, dict) else None
-    return str(bind) if bind else AUTO_BIND
+    return binding_of(environment if isinstance(environment, dict) else {})
 
 
 def _facts(config: Mapping[str, Any], number: int) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 from profiler.interpreter import cpu_name
 from traces.calibration import (
     AUTO_BIND,
+    NO_BIND,
     Calibration,
     MatrixRate,
     MemoryRate,
@@ -84,11 +85,14 @@ def compute_cpus(bind: str = AUTO_BIND) -> tuple[int, ...]:
     machine of two cores that is one thread. Raises UsageProblem for a list with CPUs that this process may not use.
     """
     allowed = os.sched_getaffinity(0)
+    if bind.partition(":")[0] == NO_BIND:  # the threads go where the system puts them: on as many CPUs as there are
+        threads = bind.partition(":")[2]
+        return tuple(sorted(allowed)[: int(threads) if threads.isdecimal() and int(threads) else None])
     if bind != AUTO_BIND:
         cpus = bound_cpus(bind)
         if not cpus or not set(cpus) <= allowed:
             listed = ",".join(map(str, sorted(allowed)))
-            raise UsageProblem(f"cannot bind to {bind}", hint=f"'auto', or a list of these CPUs: {listed}")
+            raise UsageProblem(f"cannot bind to {bind}", hint=f"'auto', 'nobind', or a list of these CPUs: {listed}")
         return cpus
     cores: dict[tuple[str, str], int] = {}
     for cpu in sorted(allowed & (_first_node() or allowed)):

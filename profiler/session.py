@@ -34,7 +34,7 @@ from profiler.progress import Observer
 from profiler.rundir import RunDir, check_model_path, has_weights, new_run_dir
 from profiler.stages import Stages
 from profiler.telemetry import Telemetry
-from traces.calibration import AUTO_BIND
+from traces.calibration import binding_of
 from traces.environment import engine_settings, looks_secret
 from traces.errors import EngineFailed, StepscopeError
 from traces.manifest import MANIFEST_NAME, RunManifest
@@ -95,10 +95,11 @@ def _calibrate(facts: RunFacts, observer: Observer) -> None:
         return
     observer.stage("calibrate")
     try:
-        found = known_or_measured(facts.interpreter.path, facts.env.get("VLLM_CPU_OMP_THREADS_BIND") or AUTO_BIND)
+        found = known_or_measured(facts.interpreter.path, binding_of(facts.env))
         facts.calibration = found.to_dict()
     except StepscopeError as error:
-        facts.warnings.append(f"not calibrated: {error.message}")
+        hint = f" ({error.hint})" if error.hint else ""
+        facts.warnings.append(f"not calibrated, so no roofline and no bounds: {error.message}{hint}")
         observer.note(facts.warnings[-1])
 
 

@@ -21,6 +21,7 @@ from traces.calibration import (
     Calibration,
     MatrixRate,
     MemoryRate,
+    binding_of,
     bound_cpus,
     calibration_path,
     machine_id,
@@ -117,7 +118,17 @@ def test_an_interpreter_that_is_none(tmp_path: Path) -> None:
         measure(CalibrateConfig(python=tmp_path / "missing"))
 
 
-@pytest.mark.parametrize("bind", ["4096", "0-4096", "nobind", "", "1-"])
+def test_threads_that_are_not_bound_are_measured_on_as_many_processors() -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    assert compute_cpus("nobind:1") == (allowed[0],)
+    assert compute_cpus("nobind") == compute_cpus("nobind:4000") == tuple(allowed)
+    env = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    assert binding_of(env | {"OMP_NUM_THREADS": "6"}) == "nobind:6"
+    assert binding_of(env) == binding_of(env | {"OMP_NUM_THREADS": "x"}) == "nobind"
+    assert binding_of({"OMP_NUM_THREADS": "6"}) == "auto" and binding_of({"VLLM_CPU_OMP_THREADS_BIND": "0-1"}) == "0-1"
+
+
+@pytest.mark.parametrize("bind", ["4096", "0-4096", "", "1-"])
 def test_a_binding_that_cannot_be_had(bind: str) -> None:
     with pytest.raises(UsageProblem, match="cannot bind"):
         compute_cpus(bind)

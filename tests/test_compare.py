@@ -181,6 +181,23 @@ def test_a_secret_is_not_shown(write: Write, key: str) -> None:
     assert "hunter2" not in json.dumps(compare(str(base), [str(cand)], Question()).to_dict(), default=str)
 
 
+def test_a_number_of_the_model_is_no_secret_and_missing_peaks_are_named(write: Write) -> None:
+    base = write(
+        "a", Pass(), recorded=Pass(), config=CONFIG | {"model_config": {"experts_per_token": 4, "hf_token": "x"}}
+    )
+    cand = write(
+        "b", Pass(), recorded=Pass(), config=CONFIG | {"model_config": {"experts_per_token": 8, "hf_token": "y"}}
+    )
+    with duckdb.connect(str(cand)) as con:
+        con.execute("UPDATE devices SET peak_flops = 1e15, peak_bandwidth = NULL")
+    with duckdb.connect(str(base)) as con:
+        con.execute("UPDATE devices SET peak_flops = NULL, peak_bandwidth = NULL")
+    told = named(pair(base, cand))
+    assert told["model experts_per_token"] == (4, 8)
+    assert told["model hf_token"] == ("set, not shown", "set, not shown")
+    assert told["peak FLOP/s"] == (None, 1e15) and "peak bytes/s" not in told
+
+
 @pytest.mark.parametrize(("slow", "word"), [(2.0, WORSE), (0.5, BETTER)])
 def test_a_factor_of_two_is_found_with_the_right_sign_and_the_truth_inside(
     write: Write, slow: float, word: str

@@ -112,6 +112,35 @@ def test_a_ledger_of_a_few_steps_tells_nothing(tmp_path: Path) -> None:
     assert "3 steps of one pass: too few" in told(report_of(run, tmp_path))["queue.seats"]
 
 
+def test_on_a_processor_the_remedy_is_to_measure_it(tmp_path: Path) -> None:
+    """`--gpu` names no CPU; and what the model could not be asked for want of peaks is not said twice."""
+    run = costed(model_config=dict(model_config("qwen3-8b")))
+    run.con.execute("UPDATE runs SET device_kind = 'cpu'")
+    report = report_of(run, tmp_path, peak_flops=None, peak_bandwidth=None, peak_source=None)
+    words = told(report)
+    assert "stepscope calibrate" in words["kernels.*"] and "--gpu" not in words["kernels.*"]
+    assert sum("decode.fp8-weights" in item.findings for item in report.not_looked_at) == 1
+
+
+def test_sensors_that_tell_no_power_are_said(tmp_path: Path) -> None:
+    run = costed(model_config=dict(model_config("qwen3-8b")))
+    run.con.execute("UPDATE telemetry SET power_w = NULL")
+    assert "no sensor told the power" in told(report_of(run, tmp_path))["energy.execution-idle"]
+
+
+def test_a_ledger_alone_still_answers_what_it_can(tmp_path: Path) -> None:
+    """Without a device `decode.small-batch` and `prefill.prompts` come of the ledger, so they were looked for."""
+    path = tmp_path / "run.duckdb"
+    run = ledger(Recorded())
+    run.con.execute(f"ATTACH '{path}' AS kept")
+    run.con.execute("COPY FROM DATABASE memory TO kept")
+    run.con.execute("DETACH kept")
+    with TraceStore.open(path) as store:
+        (first, *_) = read_findings(store).not_looked_at
+    assert "kernels.*" in first.findings and not {"decode.*", "prefill.prompts"} & set(first.findings)
+    assert "--no-trace" in first.mend
+
+
 def test_steps_of_no_known_kind(tmp_path: Path) -> None:
     run = ledger(Recorded()).step(100, kind="other").kernel(100, "gemm", flops=1.0, bytes=1.0, step_id=0)
     assert "host.*" in report_of(run, tmp_path).not_looked_at[0].findings

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 CALIBRATION_VERSION = 1
-AUTO_BIND = "auto"
+AUTO_BIND, NO_BIND = "auto", "nobind"
 MOST_CPUS = 1 << 16
 
 
@@ -141,6 +142,18 @@ def matching(
     """The measurement of this device under this binding: full before short, quiet before disturbed, newest first."""
     fitting = [item for item in entries if device_name and item.device_name == device_name and _bound(item, bind)]
     return min(fitting, key=lambda item: (item.short, not item.quiet, -item.created_ns), default=None)
+
+
+def binding_of(environment: Mapping[str, object]) -> str:
+    """How a CPU engine with these variables places its threads: a list of CPUs, 'auto', or 'nobind:N' for N threads that are
+    not bound ('nobind' where their number is left to torch)."""
+    bind = str(environment.get("VLLM_CPU_OMP_THREADS_BIND") or AUTO_BIND)
+    threads = str(environment.get("OMP_NUM_THREADS") or "")
+    return (
+        f"{NO_BIND}:{int(threads)}"
+        if bind == NO_BIND and threads.isdecimal() and 0 < int(threads) < MOST_CPUS
+        else bind
+    )
 
 
 def bound_cpus(bind: str) -> tuple[int, ...] | None:

@@ -10,7 +10,7 @@ _READ_BY_ENGINES = (
     "VLLM_", "SGLANG_", "SGL_", "CUDA_", "NCCL_", "OMP_", "KMP_", "GOMP_", "MKL_", "TORCH", "PYTORCH_", "TRITON_",
     "FLASHINFER_", "CUBLAS", "CUDNN_", "HIP_", "HSA_", "ROCR_", "RCCL_", "MALLOC_", "LD_PRELOAD",
 )  # fmt: skip
-_SECRET = re.compile(r"(?:^|[-_.])(?:key|token|secret|password|passwd|credentials?)$", re.IGNORECASE)
+_SECRET = re.compile(r"(?:^|(?<!per)[-_.])(?:key|token|secret|password|passwd|credentials?)$", re.IGNORECASE)
 _LONGEST = 4096  # characters of a value; longer ones are no settings
 
 

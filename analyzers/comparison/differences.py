@@ -19,6 +19,7 @@ _STEP_SIZE = 0.10  # of the mean tokens of a step: windows of one run differ by 
 # where a run was made, and not how
 _PLACES_ARGV = ("model", "served-model-name", "host", "port", "model-path")
 _PLACES_ENV = ("PYTHONPATH", "STEPSCOPE_LEDGER_DIR")
+_PEAKS = "peak FLOP/s", "peak bytes/s"
 _MOST_STEPS = "graph mode of most steps"  # named where no kind of step is on both sides
 _TOP = ("engine", "engine_version", "model", "dtype", "device_kind")
 
@@ -188,11 +189,19 @@ def _hardware(base: Part, cand: Part) -> Iterator[Difference]:
     yield from _unequal("hardware", *map(_plain_hardware, (base, cand)), both=("devices", "device memory, bytes"))
     for column, name, step in (
         ("sm_clock_mhz", "compute clock, MHz", _CLOCK_STEP), ("mem_clock_mhz", "memory clock, MHz", _CLOCK_STEP),
-        ("peak_flops", "peak FLOP/s", _PEAK_STEP), ("peak_bandwidth", "peak bytes/s", _PEAK_STEP),
+        ("peak_flops", _PEAKS[0], _PEAK_STEP), ("peak_bandwidth", _PEAKS[1], _PEAK_STEP),
     ):  # fmt: skip
         first, second = (_median(data[column]) for data in rows)
         if first and second and abs(second / first - 1) > step:
             yield Difference(area="hardware", name=name, base=first, cand=second)
+        elif name in _PEAKS and bool(first) != bool(second) and all(data.height for data in rows):
+            yield Difference(
+                area="hardware",
+                name=name,
+                base=first,
+                cand=second,
+                note="without peaks a side has no roofline and no bounds",
+            )
 
 
 def _median(values: pl.Series) -> float | None:

@@ -79,6 +79,13 @@ def _steps(summary: Summary) -> list[str]:
     if prefill is not None and decode is not None and busy:
         parts = f"prefill {duration(prefill)} ({percent(prefill / busy)}), decode {duration(decode)} ({percent(decode / busy)})"
         lines.append(f"  phases: {parts} of the steps' busy time")
+    unsplit = sum(
+        item["busy_ns"] or 0 for item in summary.steps if item["kind"] == "mixed" and item["prefill_ns"] is None
+    )
+    if unsplit:
+        lines.append(
+            f"  not split: {duration(unsplit)} ({percent(unsplit / busy)}) in mixed steps; `stepscope health` says why"
+        )
     return lines
 
 
