@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-_IDLE, _IOWAIT, _STEAL = 3, 4, 7  # fields of the line `cpu` of /proc/stat; guest time is part of user time
+IDLE, IOWAIT, STEAL = 3, 4, 7  # fields of the line `cpu` of /proc/stat; guest time is part of user time
 _UTIME, _STIME = 11, 12  # of /proc/PID/stat, counted from the state
 
 
@@ -20,18 +20,25 @@ class CpuTimes:
     whole: int
 
 
-def cpu_times(pids: Iterable[int], root: Path = Path("/")) -> CpuTimes | None:
-    """As of now; None where /proc does not say (another system)."""
+def machine_ticks(stat: Path) -> list[int] | None:
+    """Ticks since boot of all processors by use, without those of guests, 0 where an old kernel has no such field; None where
+    the file does not say."""
     try:
-        words = (root / "proc/stat").read_text().split("\n", 1)[0].split()[1:9]
-        fields = [int(word) for word in words]
+        with stat.open("rb") as file:
+            fields = [int(word) for word in file.readline().split()[1:9]]
     except (OSError, ValueError):
         return None
-    if len(fields) <= _STEAL:
+    return fields + [0] * (STEAL + 1 - len(fields)) if len(fields) > IDLE else None
+
+
+def cpu_times(pids: Iterable[int], root: Path = Path("/")) -> CpuTimes | None:
+    """As of now; None where /proc does not say (another system)."""
+    fields = machine_ticks(root / "proc/stat")
+    if fields is None:
         return None
     whole = sum(fields)
     own = sum(_ticks(root, pid) for pid in {os.getpid(), *pids})
-    return CpuTimes(own=own, taken=whole - fields[_IDLE] - fields[_IOWAIT], whole=whole)
+    return CpuTimes(own=own, taken=whole - fields[IDLE] - fields[IOWAIT], whole=whole)
 
 
 def others(before: CpuTimes | None, after: CpuTimes | None) -> float | None:

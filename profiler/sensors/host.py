@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from profiler.cpu_share import IDLE, IOWAIT, STEAL, machine_ticks
 from profiler.sensors.counters import Unwrapped
 from profiler.sensors.source import DeviceFacts, Notice, Reading, SensorProblem, Value
 
 UJ_PER_J = 1_000_000
-_IDLE, _IOWAIT, _STEAL = 3, 4, 7  # fields of the line `cpu` of /proc/stat; guest time is part of user time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,16 +77,11 @@ class HostSource:
 
     def _read_ticks(self) -> tuple[int, int] | None:
         """(busy, all) ticks since boot."""
-        try:
-            with self._stat.open("rb") as file:
-                fields = [int(word) for word in file.readline().split()[1:9]]
-        except (OSError, ValueError):
+        fields = machine_ticks(self._stat)
+        if fields is None:
             return None
-        if len(fields) < 4:
-            return None
-        fields += [0] * (8 - len(fields))
         total = sum(fields)
-        return total - fields[_IDLE] - fields[_IOWAIT] - fields[_STEAL], total
+        return total - fields[IDLE] - fields[IOWAIT] - fields[STEAL], total
 
     def _power(self) -> dict[str, Value]:
         total_uj, at_ns = 0, time.monotonic_ns()
