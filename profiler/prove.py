@@ -22,8 +22,10 @@ from traces.errors import EngineFailed, UsageProblem
 SIDES = ("A", "B")
 MEMORY_FLAG, MEMORY_SHARE = "gpu-memory-utilization", 0.9  # of a GPU, which two engines have to share; vLLM's default
 # Which device of which machine, what only a recording needs, and what names code.
-_NOT_REPEATED = re.compile(r".*VISIBLE_DEVICES|VLLM_CUSTOM_SCOPES_FOR_PROFILING|VLLM_PLUGINS")
-_PLAIN = re.compile(r"[\w.,:=+-]*")  # no path, so no file of another machine, and no program
+_NOT_REPEATED = re.compile(
+    r".*VISIBLE_DEVICES|VLLM_CUSTOM_SCOPES_FOR_PROFILING|.*PLUGINS|LD_PRELOAD|.*_(?:PATH|DIR|ROOT|HOME|FILE|LIB|LIBRARY)"
+)
+_PLAIN = re.compile(r"[\w.,:=+-]*")  # no path, so no file of another machine
 LEAST_ROUNDS, MOST_ROUNDS = 2, 20  # one pass of each tells nothing of the noise
 
 

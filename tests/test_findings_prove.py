@@ -124,9 +124,9 @@ def test_a_changed_workload_shares_the_engine_and_changed_flags_do_not(tmp_path:
 
 def test_settings_of_the_environment_are_repeated_but_nothing_that_names_code(tmp_path: Path) -> None:
     recorded = {
-        "VLLM_CPU_OMP_THREADS_BIND": "0-1", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "3", "LD_PRELOAD": "/evil.so",
+        "VLLM_CPU_OMP_THREADS_BIND": "0-1", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "3", "LD_PRELOAD": "evil.so",
         "VLLM_PLUGINS": "evil", "PYTHONPATH": "/evil", "VLLM_CUSTOM_SCOPES_FOR_PROFILING": "1", "VLLM_API_KEY": "x", "HOME": "x",
-        "VLLM_LOGGING_CONFIG_PATH": "/evil.json", "OMP_EVIL": 5,
+        "VLLM_LOGGING_CONFIG_PATH": "evil.json", "SGLANG_PLUGINS": "evil", "TORCH_HOME": "/evil", "OMP_EVIL": 5,
     }  # fmt: skip
     given = manifest(engine_env=recorded)
     for trial in _trials(repeat_of(given, preset("tiny"), {}, engine_env=("OMP_NUM_THREADS=1",)), 2, tmp_path):
